@@ -70,7 +70,7 @@ def main() -> int:
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
     e = load_any.experiment_of(source, args.experiment)
-    e = cli.computed_in(args.dtype, e, source)
+    e = dataclasses.replace(e, execution=cli.computed_in(args.dtype, e.execution, source))
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
     e = e.with_finetune(init_from="", lora=Lora())

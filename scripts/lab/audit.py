@@ -26,16 +26,16 @@ def audited(program: str, lock: Path) -> tuple[int, str]:
     if reason or not any(package.get("vulns") for package in probe):
         return 0, f"skipped: {reason or 'no database of vulnerabilities is reachable'}"
     pins = [line.rstrip("\\ ") for line in lock.read_text().splitlines() if "==" in line and not line.startswith(" ")]
-    found, reason = _run(program, pins, seconds=_SECONDS)
+    packages, reason = _run(program, pins, seconds=_SECONDS)
     if reason:
         return 0, f"skipped: {reason}"
     lines = [
         f"{package['name']} {package['version']}: {', '.join(each['id'] for each in package['vulns'])}"
-        for package in found
+        for package in packages
         if package.get("vulns")
     ]
-    unknown = sum("skip_reason" in package for package in found)
-    total = f"{len(found) - unknown} of {len(found)} packages looked up, {len(lines)} with known vulnerabilities"
+    unknown = sum("skip_reason" in package for package in packages)
+    total = f"{len(packages) - unknown} of {len(packages)} packages looked up, {len(lines)} with known vulnerabilities"
     return len(lines), "\n".join([*lines, total])
 
 

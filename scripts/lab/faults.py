@@ -49,7 +49,7 @@ KINDS = {  # arguments after `gpt.quickstart --tiny`, and processes
 
 @dataclasses.dataclass
 class Tally:
-    """What became of the runs of one kind."""
+    """The outcomes of the runs of one kind."""
 
     kind: str
     kills: int = 0
@@ -155,11 +155,11 @@ def complete(workdir: Path) -> list[int]:
 
 def half_written(workdir: Path) -> set[tuple[str, int]]:
     """Returns the temporary folders of saves, by name and inode: one of the same name may be left from an earlier kill."""
-    found = set()
+    result = set()
     for path in (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"):
         with contextlib.suppress(FileNotFoundError):
-            found.add((path.name, path.stat().st_ino))
-    return found
+            result.add((path.name, path.stat().st_ino))
+    return result
 
 
 def wait_for_save(start: Start, workdir: Path, rng: random.Random) -> None:
@@ -182,10 +182,10 @@ def differences(whole: Path, killed: Path) -> list[str]:
         path = workdir / "checkpoints" / str(STEPS) / "meta" / "metadata"
         return json.loads(path.read_text())["checksums"]
 
-    found = [] if lines(whole) == lines(killed) else ["logged numbers"]
+    result = [] if lines(whole) == lines(killed) else ["logged numbers"]
     sums, others = last(whole), last(killed)
-    found += [name for name in sums.keys() | others.keys() if sums.get(name) != others.get(name)]
-    return found if in_a_process(same_params, whole, killed) else [*found, "the last parameters"]
+    result += [name for name in sums.keys() | others.keys() if sums.get(name) != others.get(name)]
+    return result if in_a_process(same_params, whole, killed) else [*result, "the last parameters"]
 
 
 def in_a_process(function: Callable, *arguments: Any) -> Any:
@@ -200,8 +200,8 @@ def same_params(whole: Path, killed: Path) -> bool:
 
     from trainers.checkpoints import checkpoint
 
-    one, two = (checkpoint.read_stored(workdir, STEPS)[2] for workdir in (whole, killed))
-    return one.keys() == two.keys() and all(np.asarray(one[k]).tobytes() == np.asarray(two[k]).tobytes() for k in one)
+    first, second = (checkpoint.read_stored(workdir, STEPS)[2] for workdir in (whole, killed))
+    return first.keys() == second.keys() and all(np.asarray(first[k]).tobytes() == np.asarray(second[k]).tobytes() for k in first)
 
 
 def campaign(kind: str, kills: int, rng: random.Random, folder: Path) -> Tally:

@@ -1,4 +1,4 @@
-"""What a convolution on an image that is cut in space sends, over dilations: JAX's own, and that of models/parts/convolution.py.
+"""Measures what a convolution on an image that is cut in space sends: JAX's own, and that of models/parts/convolution.py.
 
     python -m scripts.lab.halo                                    # 512 x 512 x 384 on 8 and on 16 simulated devices
     python -m scripts.lab.halo --grids 4x4,16x1 --topology v4:4x4x1 --json
@@ -63,10 +63,10 @@ def devices(args: Any, grid: tuple[int, int]) -> list[Any]:
     from trainers.chips import parse_slice
     from trainers.pods import topology
 
-    found = topology.devices(parse_slice(args.topology))
-    if len(found) != math.prod(grid):
-        raise cli.ConfigError(f"--grids {grid[0]}x{grid[1]}: {args.topology} has {len(found)} chips")
-    return found
+    chips = topology.devices(parse_slice(args.topology))
+    if len(chips) != math.prod(grid):
+        raise cli.ConfigError(f"--grids {grid[0]}x{grid[1]}: {args.topology} has {len(chips)} chips")
+    return chips
 
 
 def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
@@ -77,10 +77,10 @@ def row(args: Any, grid: tuple[int, int], dilation: int) -> dict[str, Any]:
     layout = Layout(name="space", mesh=(("rows", grid[0]), ("columns", grid[1])), rules=rules(height="rows", width="columns"))
     scope = Component(layout, mesh=make_mesh(layout, devices(args, grid)))
     alone = Component(Layout(name="alone", mesh=(("all", 1),)))
-    found: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
+    result: dict[str, Any] = {"grid": f"{grid[0]}x{grid[1]}", "dilation": dilation}
     for name, place in (("plain", alone), ("ours", scope)):
-        found[name] = compiled(args, scope, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
-    return found
+        result[name] = compiled(args, scope, lambda x, w, p=place: convolve(x, w, p, dilation=dilation))
+    return result
 
 
 def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
@@ -101,8 +101,8 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
         return jax.grad(lambda x, w: jnp.sum(jnp.square(convolution(x, w).astype(jnp.float32))), argnums=(0, 1))(x, w)
 
     program = jax.jit(gradient, out_shardings=(space, whole)).lower(image, filters).compile()
-    found = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
-    moved = [c for c in found if c.kind in ("collective-permute", "all-gather", "all-to-all")]
+    traffic = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
+    moved = [c for c in traffic if c.kind in ("collective-permute", "all-gather", "all-to-all")]
     analysis: Any = program.memory_analysis()
     return {
         # A gather's own part is there already.

@@ -165,7 +165,7 @@ def pod(e: Experiment, target: Slice) -> dict[str, Any]:
             each = rows // shards[0]
             row_sets.setdefault(key[0], set()).update(range(key[1] * each, (key[1] + 1) * each))
     whole = sum(math.prod(f.shape) * np.dtype(f.dtype).itemsize for f in e.data.features().values())
-    read = {number: len(found) for number, found in row_sets.items()}
+    read = {number: len(read_rows) for number, read_rows in row_sets.items()}
     return {
         "experiment": e.name,
         "chips": target.chips,

@@ -36,13 +36,13 @@ def main() -> int:
 
     e = registry.load(args.experiment)
     data = series_of(e.name, e.data)
-    found = baseline_scores(data, args.split, args.limit)
+    scores_by_name = baseline_scores(data, args.split, args.limit)
     if args.checkpoint:
-        found["model"] = model_scores(args.checkpoint, args.split, args.limit)
+        scores_by_name["model"] = model_scores(args.checkpoint, args.split, args.limit)
     if args.json:
-        cli.print_json({"experiment": e.name, "split": args.split, "scores": found})
+        cli.print_json({"experiment": e.name, "split": args.split, "scores": scores_by_name})
     else:
-        print("\n".join(table(data, found)))
+        print("\n".join(table(data, scores_by_name)))
     return 0
 
 
@@ -101,27 +101,27 @@ def baseline_scores(data: Any, split: str, limit: int) -> dict[str, dict[str, fl
         at = example["at"]
         frames = np.nan_to_num(prepared.frames[at - before : at + 1, ..., channel])
         for i, lead in enumerate(data.scored):
-            came = windows.fitted(prepared.frames[at + lead : at + lead + 1, ..., [channel]], *data.points)[0, ..., 0]
-            seen = np.isfinite(came)
+            observed = windows.fitted(prepared.frames[at + lead : at + lead + 1, ..., [channel]], *data.points)[0, ..., 0]
+            seen = np.isfinite(observed)
             for name, nowcast in nowcasts.items():
-                told = windows.fitted(nowcast(frames, lead)[None, ..., None], *data.points)[0, ..., 0][seen]
+                forecast = windows.fitted(nowcast(frames, lead)[None, ..., None], *data.points)[0, ..., 0][seen]
                 table, error = counts[name]
                 for q, threshold in enumerate(data.thresholds):
-                    f, o = told >= threshold, came[seen] >= threshold
+                    f, o = forecast >= threshold, observed[seen] >= threshold
                     table[i, q] += (f & o).sum(), f.sum(), o.sum()
-                error[i] += np.abs(told - came[seen]).sum(), seen.sum()
+                error[i] += np.abs(forecast - observed[seen]).sum(), seen.sum()
     return {name: _named(data, *tables) for name, tables in counts.items()}
 
 
 def _named(data: Any, table: np.ndarray, error: np.ndarray) -> dict[str, float]:
     from data.grids.metrics import csi
 
-    found = {}
+    scores = {}
     for i, lead in enumerate(data.scored):
         for q, threshold in enumerate(data.thresholds):
-            found[f"lead_{lead}/csi_{threshold:g}"] = float(csi(*table[i, q]))
-        found[f"lead_{lead}/crps"] = float(error[i, 0] / max(error[i, 1], 1))
-    return found
+            scores[f"lead_{lead}/csi_{threshold:g}"] = float(csi(*table[i, q]))
+        scores[f"lead_{lead}/crps"] = float(error[i, 0] / max(error[i, 1], 1))
+    return scores
 
 
 def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
@@ -139,7 +139,7 @@ def model_scores(checkpoint: Any, split: str, limit: int) -> dict[str, float]:
     return {name.removeprefix("eval/"): value for name, value in scores.items()}
 
 
-def table(data: Any, found: dict[str, dict[str, float]]) -> list[str]:
+def table(data: Any, scores_by_name: dict[str, dict[str, float]]) -> list[str]:
     """Returns the CSI at each threshold, and the CRPS, by lead time, as lines of text."""
     from data.grids import windows
     from data.reading.caches import cache_folder
@@ -149,7 +149,7 @@ def table(data: Any, found: dict[str, dict[str, float]]) -> list[str]:
     rows = [
         [score, name, *(f"{scores[f'lead_{lead}/{score}']:.3f}" for lead in data.scored)]
         for score in (*(f"csi_{t:g}" for t in data.thresholds), "crps")
-        for name, scores in found.items()
+        for name, scores in scores_by_name.items()
     ]
     return text_table(head, rows, range(2, len(head)))
 

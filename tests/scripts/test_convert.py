@@ -50,9 +50,9 @@ def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys
     source, middle, back = FIXTURES / name, tmp_path / "release", tmp_path / "back"
     assert run(monkeypatch, capsys, "from-hf", source, "--to", middle) == str(middle)
     release.verify(middle)
-    found = release.Release(middle)
-    assert found.config == HuggingFace(source).config
-    assert found.experiment.train.finetune.init_from == "" and not found.experiment.data.cache
+    result = release.Release(middle)
+    assert result.config == HuggingFace(source).config
+    assert result.experiment.train.finetune.init_from == "" and not result.experiment.data.cache
     run(monkeypatch, capsys, "to-hf", middle, "--to", back, "--max-shard-gb", "1")
     want, got = (load_file(folder / "model.safetensors") for folder in (source, back))
     unread = UNREAD.get(name, ())
@@ -106,10 +106,10 @@ def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
     folder = release.write_weights(
         weights.Arrays(source.config, arrays), load_any.foreign(source.config), tmp_path / "r", "some run"
     )
-    found = release.Release(folder)
-    assert_array_equal(found.read("embedding.table"), arrays["embedding.table"])
+    result = release.Release(folder)
+    assert_array_equal(result.read("embedding.table"), arrays["embedding.table"])
     with pytest.raises(InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"):
-        found.read("final_norm.scale")
+        result.read("final_norm.scale")
 
 
 def test_released_weights_are_named_as_elsewhere(tmp_path, monkeypatch, capsys):
@@ -120,5 +120,5 @@ def test_released_weights_are_named_as_elsewhere(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     run(monkeypatch, capsys, "to-hf", "whisper_base", "--to", tmp_path / "hf")
-    want, found = (load_file(at / "model.safetensors") for at in (folder, tmp_path / "hf"))
-    assert want.keys() == found.keys()
+    want, result = (load_file(at / "model.safetensors") for at in (folder, tmp_path / "hf"))
+    assert want.keys() == result.keys()

@@ -55,8 +55,8 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     talks.write_text("".join(json.dumps(c) + "\n" for c in conversations(80, 0)))
     run, adapter, merged = (tmp_path / name for name in ("run", "adapter", "merged"))
 
-    said = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
-    assert said == 0
+    code = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
+    assert code == 0
     command(
         train,
         "chat.smollm2_lora",

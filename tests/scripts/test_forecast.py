@@ -65,7 +65,7 @@ def e() -> Experiment:
 
 
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
-    """What a command prints."""
+    """Returns the output of a command."""
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
     capsys.readouterr()
     assert not script.main()
@@ -90,10 +90,10 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
     test = scored("--split", "test")
     assert test["examples"] == 8 and test["lead_4/brier_1"] != pytest.approx(logged["eval/lead_4/brier_1"], rel=1e-3)
     page = tmp_path / "page.html"
-    told = json.loads(command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--to", page, "--json"))
-    assert [f["minutes"] for f in told["forecasts"]] == [5, 10, 15, 20]
+    printed = json.loads(command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--to", page, "--json"))
+    assert [f["minutes"] for f in printed["forecasts"]] == [5, 10, 15, 20]
     text = page.read_text()
-    assert text.count("<img") == 1 and told["time"] in text
+    assert text.count("<img") == 1 and printed["time"] in text
     with pytest.raises(Exception, match="--time 2020-01-01T00:10: no window of test ends there; the nearest is 2020-01-01T09:00"):
         command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--time", "2020-01-01T00:10")
 
@@ -101,8 +101,8 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
 def test_baselines_are_scored_on_the_same_points(e, monkeypatch, capsys):
     """Showers that move a column a step are forecast by a translation; both tables have every lead time and threshold."""
     monkeypatch.setattr(registry, "load", lambda name: e)
-    told = json.loads(command(nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
-    scores = told["scores"]
+    printed = json.loads(command(nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
+    scores = printed["scores"]
     assert set(scores["translation"]) == {
         f"lead_{n}/{k}" for n in (1, 4) for k in ("csi_0.2", "csi_1", "csi_2", "csi_4", "csi_8", "crps")
     }

@@ -1,4 +1,4 @@
-"""What scripts.launch writes for each engine, and what it refuses before anything is submitted."""
+"""The scripts that scripts.launch writes for each engine, and what it refuses before anything is submitted."""
 
 import copy
 import dataclasses

@@ -84,11 +84,11 @@ def test_capacity_is_what_decides(workdir, capsys):
     """Enough slots give the scores of a slot for every choice, in either order; one slot an expert gives others."""
     arguments = ["--checkpoint", str(workdir), "--factors", "0.01,8", "--score", "eval/cross_entropy"]
     assert capacity.main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    few, enough = found["rows"]
+    result = json.loads(capsys.readouterr().out)
+    few, enough = result["rows"]
     for order in ("batch_priority", "first_come"):
-        assert enough[order] == pytest.approx(found["dropless"], rel=1e-5)
-        assert abs(few[order] - found["dropless"]) > 1e-4
+        assert enough[order] == pytest.approx(result["dropless"], rel=1e-5)
+        assert abs(few[order] - result["dropless"]) > 1e-4
     assert few["batch_priority"] != few["first_come"]
     with pytest.raises(UserError, match=r"--score eval/acuracy.*eval/accuracy"):
         capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])

@@ -45,7 +45,7 @@ def test_a_model_that_is_scored_by_its_loss_translates(monkeypatch, capsys):
     folder = FIXTURES / "translator_nllb"
     e, weights = load_any.open_model(folder)
     scored = dataclasses.replace(e, eval=HeldOut())
-    monkeypatch.setattr(load_any, "open_model", lambda *of: (scored, weights))
+    monkeypatch.setattr(load_any, "open_model", lambda *choices: (scored, weights))
     arguments = ("--checkpoint", folder, "--from", "en", "--to", "de", "--beams", 2, ODD_TEXT)
     assert len(run(monkeypatch, capsys, *arguments).splitlines()) == 1
 

@@ -1,4 +1,4 @@
-"""Classes of texts or pictures, named by a trained model: what scripts.classify prints."""
+"""Classes of texts or pictures, named by a trained model, as scripts.classify prints them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +25,7 @@ class Classifier:
       folder: with the vocabulary, and the manifest that names the labels: the run's cache, or a release.
 
     Raises:
-      UserError: the model doesn't classify texts or pictures, or nothing says what its classes are called.
+      UserError: the model doesn't classify texts or pictures, or its classes have no names.
     """
 
     def __init__(self, model: Model, e: Experiment, folder: Path | None):
@@ -40,8 +40,8 @@ class Classifier:
     def __call__(self, params: Params, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Returns probabilities [N, C], float32, of N examples as the task reads them; labels are not looked at."""
         rows = self.task.read_given(examples, self.folder)
-        outputs = self._runner.map(params, rows)  # [R, P, C], or [R, C] where a row has one place
-        outputs_RPC = outputs.reshape(len(rows), -1, outputs.shape[-1])
+        outputs = self._runner.map(params, rows)
+        outputs_RPC = outputs[:, None] if outputs.ndim == 2 else outputs  # [R, C] where a row has one place
         probabilities_NC = np.zeros((len(examples), len(self.labels)), np.float32)
         for row, outputs_PC in zip(rows, outputs_RPC, strict=True):
             used_P = row["owners"] >= 0

@@ -64,6 +64,6 @@ class Decoder:
         order = sorted(range(len(encoded)), key=lambda i: sum(np.count_nonzero(x) for x in encoded[i].values()))
         outputs = [""] * len(encoded)
         rows = [encoded[i] | {REAL: np.array(1, np.int32)} for i in order]
-        for i, tokens_T in zip(order, self._runner.map(params, rows) if rows else (), strict=True):
+        for i, tokens_T in zip(order, self._runner.map(params, rows), strict=True):
             outputs[i] = self.decoding.decode(tokens_T)
         return outputs

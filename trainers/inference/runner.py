@@ -49,8 +49,10 @@ class Runner:
             yield self(params, batch)
 
     def map(self, params: Params, examples: Sequence[Example]) -> Any:
-        """Returns the function's arrays [N, ...] for N examples, at least one, in their order."""
-        outputs = self.batches(params, examples)
+        """Returns the function's arrays [N, ...] for N examples, in their order."""
+        outputs = list(self.batches(params, examples))
+        if not outputs:
+            return jax.tree.map(lambda x: np.zeros((0, *x.shape[1:]), x.dtype), self.shapes())
         return jax.tree.map(lambda *parts: np.concatenate(parts)[: len(examples)], *outputs)
 
     def shapes(self) -> Any:

@@ -1,4 +1,4 @@
-"""Candidates for the next turn of a conversation, drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
+"""Sample-and-rank: candidates for the next turn of a conversation are drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
 
 import dataclasses
 import math
@@ -16,11 +16,11 @@ from trainers.inference.generation import Continuation, Generate, Generator
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Respond:
-    """How a turn is answered.
+    """Settings of an answer.
 
     Attributes:
-      candidates: how many are drawn.
-      top_k: draws among so many likeliest tokens; 0 among all.
+      candidates: the number that is drawn.
+      top_k: draws among this number of likeliest tokens; 0 among all.
       tokens: longest candidate; at most half of the positions that the model has.
       context: the most tokens of a conversation that are read; the oldest turns are left out.
       seed: of the draws.
@@ -47,11 +47,11 @@ class Candidate(NamedTuple):
 class Responder:
     """Candidates from a model's parameters, by one compiled program.
 
-    They are ranked by the model's own ratings of them, where its task has such (data.task.RanksResponses), and otherwise by
-    log-likelihood per token, as in the paper before fine-tuning. A rating costs a few tokens: the model remembers the candidate.
+    They are ranked by the model's own ratings of them if its task has ratings (data.task.RanksResponses), and otherwise by
+    log-likelihood per token, as in the paper before fine-tuning. A rating costs a few tokens: the candidate is in the cache.
 
     Args:
-      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
+      model: with shapes for parameters, on its mesh.
       vocabulary: the folder of its tokenizer.json.
       task: of the data that the model was trained on.
       emit: called with the first candidate's text so far whenever a token was drawn.
@@ -72,7 +72,7 @@ class Responder:
         suffixes = []
         if self.task:
             suffixes = [ids for name in self.task.ranking for ids in self.task.rating_ids(vocabulary, name)]
-        longest = getattr(model, "longest", None) or sys.maxsize  # a model that has no such thing is refused below
+        longest = getattr(model, "longest", None) or sys.maxsize  # a model of another kind is refused below
         tokens = min(config.tokens, longest // 2)
         generate = Generate(
             tokens=tokens,
@@ -113,6 +113,6 @@ def _rated(c: Continuation, ranking: Mapping[str, float]) -> Candidate:
 
 
 def good_enough(candidates: list[Candidate], floors: Mapping[str, float]) -> list[Candidate]:
-    """Returns the candidates whose ratings are nowhere below the floors, or all where there is none such."""
+    """Returns the candidates whose ratings are nowhere below the floors, or all candidates if none is left."""
     kept = [c for c in candidates if all(c.ratings[name] >= least for name, least in floors.items())]
     return kept or candidates

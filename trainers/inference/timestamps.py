@@ -1,6 +1,6 @@
-"""Whisper's rules about timestamps (the released code's `ApplyTimestampRules`), and the segments that they make of a text.
+"""Whisper's rules about timestamps (the released code's `ApplyTimestampRules`), and the segments of a text that follows them.
 
-A text with timestamps is <|t0|> words <|t1|> <|t2|> words <|t3|> ...: pairs around what is said. B rows, K hypotheses, T tokens,
+A text with timestamps is <|t0|> words <|t1|> <|t2|> words <|t3|> ...: pairs around the words. B rows, K hypotheses, T tokens,
 V vocabulary.
 """
 
@@ -18,15 +18,15 @@ from models.whisper.tokens import LATEST_START
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What may come next in a transcript.
+    """The tokens that may come next in a transcript.
 
     Attributes:
       first: tokens of the prefix, after which the rules hold.
       end: the id that ends a text.
       timestamp: the first timestamp's id, 0 s; all ids from here on are timestamps.
-      no_timestamps: the id that forbids timestamps, or -1 where there are none to come.
+      no_timestamps: the id that forbids timestamps.
       resolution: seconds from a timestamp to the next.
-      never: ids that are never written: what is no speech, special tokens.
+      never: ids that are never written: special tokens, and those that are no speech.
       never_first: ids that are not written first: a blank, the end.
       timed: whether timestamps are written.
     """
@@ -41,7 +41,7 @@ class Rules:
     timed: bool
 
     def __call__(self, logits_BKV: jax.Array, tokens_BKT: jax.Array, at: jax.Array) -> jax.Array:
-        """Returns the logits, NEVER for what may not come at this place."""
+        """Returns the logits, NEVER for tokens that may not come at this place."""
         size, ids_V = logits_BKV.shape[-1], jnp.arange(logits_BKV.shape[-1])
         never_V = jnp.zeros(size, bool).at[jnp.array(self.never, jnp.int32)].set(True)
         first_V = jnp.zeros(size, bool).at[jnp.array(self.never_first, jnp.int32)].set(True)
@@ -75,7 +75,7 @@ def segments(ids: Sequence[int], rules: Rules, length: float) -> tuple[list[tupl
     """Returns a window's segments as (start, end, ids of the words), in seconds, and where the next window begins.
 
     Args:
-      ids: what was written after the prefix, its end left out.
+      ids: of the text after its prefix, without its end.
       length: seconds of the window.
     """
     times = [i for i, id_ in enumerate(ids) if id_ >= rules.timestamp]
@@ -89,13 +89,13 @@ def segments(ids: Sequence[int], rules: Rules, length: float) -> tuple[list[tupl
 
     single_at_end = bool(times) and times[-1] == len(ids) - 1 and (len(ids) < 2 or ids[-2] < rules.timestamp)
     if pairs:
-        found, start = [], 0
+        timed, start = [], 0
         for cut in [*pairs, *([len(ids)] if single_at_end else [])]:
             part = list(ids[start:cut])
-            found.append((seconds(part[0]), seconds(part[-1]), words(part)))
+            timed.append((seconds(part[0]), seconds(part[-1]), words(part)))
             start = cut
         # Never by less than a second: a model that is stuck would be asked about the same sound for ever.
-        return found, length if single_at_end else max(seconds(ids[start - 1]), LATEST_START * RESOLUTION)
+        return timed, length if single_at_end else max(seconds(ids[start - 1]), LATEST_START * RESOLUTION)
     end = seconds(ids[times[-1]]) if times and ids[times[-1]] != rules.timestamp else length
     return [(0.0, min(end, length), words(ids))], length
 
@@ -105,7 +105,7 @@ def rules_of(vocabulary: Any, first: int, *, timed: bool, suppress: bool) -> Rul
 
     Args:
       first: tokens of the prefix.
-      suppress: whether what is no speech is never written.
+      suppress: whether tokens that are no speech are never written.
     """
     special = set(vocabulary.tokenizer.special_ids) - {vocabulary.end, vocabulary.no_timestamps}
     return Rules(

@@ -1,7 +1,7 @@
 """The loop of a dialog with a toolset: LaMDA (arXiv 2201.08239), section 6.2.
 
 A model's output begins with its addressee. "TS, QUERY" goes to the toolset, whose snippet is appended, and the model is called
-again; "User, ANSWER" goes to the user. An output without addressee, as of a model that was not taught to ask, goes to the user.
+again; "User, ANSWER" goes to the user. An output without addressee, as of a model that was not trained to ask, goes to the user.
 """
 
 import re
@@ -29,7 +29,7 @@ class Query(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """What the user reads, the candidates it was chosen from (best first), and what the toolset was asked before."""
+    """The text for the user, the candidates that it was chosen from (best first), and the queries before it."""
 
     text: str
     candidates: Sequence["Candidate"]
@@ -37,7 +37,7 @@ class Reply(NamedTuple):
 
 
 def for_user(beginning: str) -> str:
-    """Returns what a user may read of an output whose beginning is known: nothing while it may be addressed to the toolset."""
+    """Returns the part of an output for the user, from its beginning: nothing while it may be addressed to the toolset."""
     if any(f"{name}, ".startswith(beginning.lstrip()) for name in (TOOLSET, USER)):
         return ""
     addressee, text = addressed(beginning)
@@ -45,7 +45,7 @@ def for_user(beginning: str) -> str:
 
 
 def addressed(text: str) -> tuple[str, str]:
-    """Returns the addressee of a model's output, the user where it names none, and what is said."""
+    """Returns the addressee of a model's output, by default the user, and its text."""
     match = _ADDRESSED.match(text)
     return (match[1], match[2].strip()) if match else (USER, text.strip())
 
@@ -55,9 +55,9 @@ def reply(
 ) -> Reply:
     """Returns a model's reply to the last of the turns.
 
-    Before the model is called, a rule (data/lamda/tools/rule.py) may ask the toolset in the model's place. What was asked and
-    answered stands in the context in the form that the model's own queries have, as two more turns. A query that is repeated
-    gets the next snippet. If the toolset has none, the rule's query is left out, and the model's is answered by an empty turn.
+    Before the model is called, a rule (data/lamda/tools/rule.py) may ask the toolset in the model's place. Its query and the
+    snippet are in the context in the form of the model's own queries, as two more turns. A query that is repeated gets the next
+    snippet. If the toolset has none, the rule's query is left out, and the model's is answered by an empty turn.
 
     Args:
       respond: the candidates for the next turn, best first, at least one.
@@ -82,7 +82,7 @@ def reply(
             break
         context += [f"{TOOLSET}, {text}", ask(text, "model") or ""]
         candidates = respond(context)
-    # A model that asks even now is not obeyed: its best candidate for the user counts, or its best as it is.
+    # The queries are used up: the best candidate for the user counts, or the best as it is.
     for candidate in candidates:
         addressee, text = addressed(candidate.text)
         if addressee == USER:

@@ -73,11 +73,11 @@ def collectives(program: Program, mesh: Mapping[str, int], *, strict: bool = Tru
 def _is_collective(program: Program, site: Site) -> bool:
     """Returns whether an instruction is a collective or starts one."""
     i = site.instruction
-    if '"async_collective_fusion_config"' not in i.rest:
+    if '"async_collective_fusion_config"' not in i.suffix:
         return i.opcode.removesuffix("-start") in KINDS + UNREAD
     # A TPU's collective that is fused with computation is repeated in each fusion that continues it.
     users = (other for other in program.computations[site.computation].instructions if i.name in other.operands)
-    return any('"AsyncCollectiveStart"' in other.rest for other in users)
+    return any('"AsyncCollectiveStart"' in other.suffix for other in users)
 
 
 def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool = True) -> Collective:

@@ -50,7 +50,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         "compiler": _compiler(e),
         "pictures": drawings.pictures(plan.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in plan.parameters),
-        **({"convention": told} if (told := family_of(e.model).convention(e.model)) else {}),
+        **({"convention": convention} if (convention := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
         "bytes_per_device": {"parameters": sum(t["bytes_per_device"] for t in tensors), "optimizer": optimizer_bytes(plan)},

@@ -9,7 +9,7 @@ from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.reading.caches import cache_folder
 from models.errors import nearest, shortened
-from models.execution import Dtype
+from models.execution import Dtype, Execution
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
 from trainers.weights import bare, huggingface, peft, release
@@ -122,6 +122,13 @@ def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Exp
     """
     e, weights = _opened(path, None, step)
     return (_as_if(e, like) if e else experiment_of(weights, like)), weights
+
+
+def open_to_serve(path: Path, step: int | None = None) -> tuple[Weights, Execution]:
+    """Returns the weights of a trained model, and how it is computed: as the experiment says that trained it, and a foreign model
+    in the precision in which it is stored; raises UserError as `open_model` does."""
+    e, weights = _opened(path, None, step)
+    return weights, e.execution if e else Execution(dtype=precision(weights.stored))
 
 
 def _as_if(e: Experiment, like: str) -> Experiment:

@@ -38,7 +38,7 @@ OUTCOMES = ("refused", "accepted", "traceback", "memory", "hang", "crash", "esca
 _LONGEST_LINE = 1000  # characters
 _GRACE = 20  # seconds that a process may take to start, and to answer once its time is over
 _MOST_LOST = 20  # processes that are started anew for one reader
-_NAMED = 5  # failures of a kind that are told
+_NAMED = 5  # failures of each kind that are listed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Reader:
 
 @dataclasses.dataclass
 class Tally:
-    """What happened to the mutations of a reader; failures by outcome and reason, with the numbers of the first ones."""
+    """The outcomes of the mutations of a reader; failures by outcome and reason, with the numbers of the first ones."""
 
     outcomes: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     failures: dict[tuple[str, str], list[int]] = dataclasses.field(default_factory=dict)
@@ -78,7 +78,7 @@ class Tally:
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Of one mutation: seconds; MiB of address space beyond what the process has after the sound folder."""
+    """Bounds for one mutation: seconds, and MiB of address space beyond what the process has after the sound folder."""
 
     seconds: float
     mib: int

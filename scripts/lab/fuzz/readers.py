@@ -361,9 +361,9 @@ def _read_tensors(opener: Callable[[Path], Any], folder: Path) -> None:
 
 
 def _read_release(folder: Path) -> None:
-    found = load_any.open_weights(folder)
-    _read_all(found)
-    if isinstance(found, release.Release):
+    weights = load_any.open_weights(folder)
+    _read_all(weights)
+    if isinstance(weights, release.Release):
         class_names(folder)
 
 

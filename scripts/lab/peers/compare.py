@@ -41,7 +41,7 @@ from trainers.text_table import text_table
 
 @dataclasses.dataclass(frozen=True)
 class Work:
-    """What systems do: its unit, and what the number is that they give about the last step."""
+    """A task for all systems: its unit of work, and the meaning of the number that they return for the last step."""
 
     name: str
     unit: str

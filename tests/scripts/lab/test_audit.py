@@ -39,8 +39,8 @@ def test_vulnerable_packages_are_named(tmp_path, known, count, text):
     """A database that finds nothing in a version that is known to be vulnerable is none, and that is said."""
     lock = tmp_path / "lock"
     lock.write_text("jax==0.1 ; python_full_version < '3.12' \\\n    --hash=sha256:0\nflax==0.2 \\\n    --hash=sha256:1\n")
-    found, lines = audit.audited(program(tmp_path / "pip-audit", known), lock)
-    assert found == count and lines.startswith(text)
+    result, lines = audit.audited(program(tmp_path / "pip-audit", known), lock)
+    assert result == count and lines.startswith(text)
 
 
 @pytest.mark.integration

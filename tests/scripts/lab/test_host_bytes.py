@@ -1,4 +1,4 @@
-"""What the hosts of a pod read, by the layout and the torus alone."""
+"""The rows that the hosts of a pod read, by the layout and the torus alone."""
 
 import pytest
 
@@ -17,6 +17,6 @@ from trainers.chips import parse_slice
     ],
 )
 def test_rows_of_a_host_are_those_of_its_chips(name, rows_a_host, hosts_a_row, kib_a_host):
-    found = pod(registry.load(name), parse_slice("v4:8x16x16"))
-    assert (found["hosts"], found["rows_a_host"], found["hosts_a_row"]) == (512, rows_a_host, hosts_a_row)
-    assert found["kib_a_host"] == kib_a_host and found["needed"] == "100%"
+    result = pod(registry.load(name), parse_slice("v4:8x16x16"))
+    assert (result["hosts"], result["rows_a_host"], result["hosts_a_row"]) == (512, rows_a_host, hosts_a_row)
+    assert result["kib_a_host"] == kib_a_host and result["needed"] == "100%"

@@ -49,15 +49,15 @@ def tiny_t5():
 @pytest.mark.integration
 def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
     """Systems train in turn, the warm-up window included; what libraries print does not come between the answers."""
-    found = compare.compare(tiny, [fake(tmp_path, "a"), fake(tmp_path, "b")], windows=2, steps=5)
+    result = compare.compare(tiny, [fake(tmp_path, "a"), fake(tmp_path, "b")], windows=2, steps=5)
     assert (tmp_path / "log").read_text().split() == ["a5", "b5"] * (compare.WARMUP + 2)
-    assert [row["system"] for row in found] == ["a", "b"]
-    for row in found:
+    assert [row["system"] for row in result] == ["a", "b"]
+    for row in result:
         assert (row["parameters"], row["settings"]) == (7, tiny.name)
         assert row["value"] == tiny.data.batch_size / 5
         assert row["p10"] <= row["per_s"] <= row["p90"]
-    assert found[0]["ratio"] == 1.0
-    assert "fake 1.0" in compare.table(found)
+    assert result[0]["ratio"] == 1.0
+    assert "fake 1.0" in compare.table(result)
 
 
 def test_the_ratio_is_ours_over_theirs_without_the_warm_up():
