@@ -162,6 +162,8 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     if dataclasses.is_dataclass(kind) and isinstance(kind, type):
         if not isinstance(data, dict):
             raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
+        if modernized_class := getattr(kind, "modernized", None):
+            data = modernized_class(data)
         hints = typing.get_type_hints(kind)
         known = [f.name for f in dataclasses.fields(kind)]
         needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]

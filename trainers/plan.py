@@ -39,6 +39,7 @@ class Plan:
       trained: names of the parameters that the run changes; the optimizer has no others.
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh.
+      statistics: names of the running statistics that each step replaces.
     """
 
     experiment: Experiment
@@ -49,6 +50,7 @@ class Plan:
     tx: optax.GradientTransformation
     state: State
     shardings: Any
+    statistics: frozenset[str] = frozenset()
 
     @functools.cached_property
     def apart(self) -> frozenset[str]:
@@ -163,9 +165,11 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     flat |= adapt.adapters(flat, train.lora, experiment.model)
     flat = adapt.stored(flat, train.lora)
     infos, trained = nest(flat), adapt.trained(flat, train)
+    statistics = frozenset(name for name in trained if flat[name].statistic)
+    trained -= statistics
     changed = nest({name: flat[name] for name in trained})
     tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh)
-    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
+    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics)
     state = _shapes(plan)
     shardings = None
     if mesh:

@@ -80,7 +80,8 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         with jax.named_scope("optimizer"):  # in the compiled program, names what belongs to it
             updates, optimizer = plan.tx.update(grads, state.optimizer, trained)
             changed: Any = optax.apply_updates(trained, updates)
-            params = nest(flatten(changed) | flatten(frozen))
+            statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
+            params = nest(flatten(changed) | flatten(frozen) | statistics)
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,

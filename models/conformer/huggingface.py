@@ -1,7 +1,7 @@
 """Wav2Vec2 and Wav2Vec2-Conformer in Hugging Face's files. No JAX.
 
-A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower: objective "none". A Conformer's folder
-has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
+A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower, without an objective. A Conformer's
+folder has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
 """
 
 import math
@@ -9,7 +9,16 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from models.conformer.config import WAVE, ConformerConfig
+from models.conformer.config import (
+    WAVE,
+    BatchNorm,
+    ConformerConfig,
+    ConformerLayer,
+    ConvolutionalPositions,
+    Ctc,
+    TransformerLayer,
+    Waveform,
+)
 from models.interchange import (
     Entry,
     InterchangeError,
@@ -65,12 +74,12 @@ def read_config(theirs: Mapping[str, Any]) -> ConformerConfig:
         hidden_dim=setting(theirs, "intermediate_size", int, 3072),
         heads=setting(theirs, "num_attention_heads", int, 12),
         dropout=setting(theirs, "hidden_dropout", float, 0.1),
-        front="waveform",
-        front_channels=channels[0],
-        front_norm=_one_of(theirs, "feat_extract_norm", {"group": "group", "layer": "layer"}, "group"),
-        front_bias=setting(theirs, "conv_bias", bool, False),
-        objective="ctc" if writes else "none",
-        vocab=_outputs(theirs, kind) if writes else 0,
+        front=Waveform(
+            channels=channels[0],
+            norm=_one_of(theirs, "feat_extract_norm", {"group": "group", "layer": "layer"}, "group"),
+            bias=setting(theirs, "conv_bias", bool, False),
+        ),
+        objective=Ctc(vocab=_outputs(theirs, kind)) if writes else None,
         **(_transformer(theirs) if kind == "wav2vec2" else _conformer(theirs)),
     )
 
@@ -88,22 +97,23 @@ def _one_of(theirs: Mapping[str, Any], key: str, known: Mapping[Any, Any], defau
 def _transformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
     before = setting(theirs, "do_stable_layer_norm", bool, False)
     return dict(
-        block="transformer_pre" if before else "transformer_post",
+        layer=TransformerLayer(order="pre" if before else "post"),
         final_norm=before,
-        positions="convolution",
-        place_taps=setting(theirs, "num_conv_pos_embeddings", int, 128),
-        place_groups=setting(theirs, "num_conv_pos_embedding_groups", int, 16),
+        positions=ConvolutionalPositions(
+            taps=setting(theirs, "num_conv_pos_embeddings", int, 128),
+            groups=setting(theirs, "num_conv_pos_embedding_groups", int, 16),
+        ),
     )
 
 
 def _conformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
     only(theirs, rotary_embedding_base=(10_000,))
-    return dict(
-        final_norm=True,
-        conv_norm="batch",
+    layer = ConformerLayer(
+        norm=BatchNorm(),
         kernel=setting(theirs, "conv_depthwise_kernel_size", int, 31),
         positions=_one_of(theirs, "position_embeddings_type", _POSITIONS, "relative"),
     )
+    return dict(final_norm=True, layer=layer)
 
 
 def reading(c: ConformerConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
@@ -129,33 +139,36 @@ def write_config(c: ConformerConfig) -> dict[str, Any]:
     Raises:
       InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
     """
-    kind = "wav2vec2-conformer" if c.block == "conformer" else "wav2vec2"
+    layer, front = c.layer, c.front
+    kind = "wav2vec2-conformer" if isinstance(layer, ConformerLayer) else "wav2vec2"
     demand(
         c,
         _STACKS[kind],
-        front="waveform",
         norm_eps=1e-5,
-        contrastive_layers=0,
-        conv_bias=False,
-        objective="ctc" if c.vocab else "none",
-        final_norm=c.block != "transformer_post",
+        objective=Ctc(vocab=c.vocab) if c.vocab else None,
+        final_norm=layer != TransformerLayer(order="post"),
     )
-    if c.block == "conformer":
+    if not isinstance(front, Waveform):
+        raise InterchangeError(f"no {_STACKS[kind]} of Hugging Face is like this model: front={front} (it has a Waveform)")
+    if isinstance(layer, ConformerLayer):
         known = {ours: theirs for theirs, ours in _POSITIONS.items()}
-        demand(c, _STACKS[kind], conv_norm="batch", positions=c.positions if c.positions in known else "relative")
+        demand(c, _STACKS[kind], positions=None)
+        norm = layer.norm if isinstance(layer.norm, BatchNorm) else BatchNorm()
+        demand(layer, _STACKS[kind], norm=norm, bias=False, positions=layer.positions if layer.positions in known else "relative")
         stack = {
-            "position_embeddings_type": known[c.positions],
-            "conv_depthwise_kernel_size": c.kernel,
+            "position_embeddings_type": known[layer.positions],
+            "conv_depthwise_kernel_size": layer.kernel,
             "hidden_act": "swish",
             "num_conv_pos_embedding_groups": math.gcd(16, c.model_dim),  # of the convolution that is made and never used
             "rotary_embedding_base": 10_000,
         }
     else:
-        demand(c, _STACKS[kind], positions="convolution")
+        positions = c.positions or ConvolutionalPositions()
+        demand(c, _STACKS[kind], positions=positions)
         stack = {
-            "do_stable_layer_norm": c.block == "transformer_pre",
-            "num_conv_pos_embeddings": c.place_taps,
-            "num_conv_pos_embedding_groups": c.place_groups,
+            "do_stable_layer_norm": layer.order == "pre",
+            "num_conv_pos_embeddings": positions.taps,
+            "num_conv_pos_embedding_groups": positions.groups,
             "hidden_act": "gelu",
         }
     rates = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
@@ -167,10 +180,10 @@ def write_config(c: ConformerConfig) -> dict[str, Any]:
         "intermediate_size": c.hidden_dim,
         "num_attention_heads": c.heads,
         "layer_norm_eps": c.norm_eps,
-        "feat_extract_norm": c.front_norm,
+        "feat_extract_norm": front.norm,
         "feat_extract_activation": "gelu",
-        "conv_bias": c.front_bias,
-        "conv_dim": [c.front_channels] * len(WAVE),
+        "conv_bias": front.bias,
+        "conv_dim": [front.channels] * len(WAVE),
         "conv_kernel": [size for size, _ in WAVE],
         "conv_stride": [stride for _, stride in WAVE],
         # What hides positions in their training has a vector of its own, which is not here.
@@ -193,23 +206,26 @@ def entries(c: ConformerConfig) -> list[Entry]:
 
 
 def _prefix(c: ConformerConfig) -> str:
-    return "wav2vec2_conformer." if c.block == "conformer" else "wav2vec2."
+    return "wav2vec2_conformer." if isinstance(c.layer, ConformerLayer) else "wav2vec2."
 
 
 def readable(c: ConformerConfig) -> list[Entry]:
     """Returns the entries of all tensors to look for in a folder with this config."""
-    m, n, at = c.model_dim, c.front_channels, _prefix(c)
-    mapped = []
+    assert isinstance(c.front, Waveform)
+    m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
     for i, (size, _) in enumerate(WAVE):
         layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
-        biases = f"front.bias{i}" if c.front_bias else ""
+        biases = f"front.bias{i}" if c.front.bias else ""
         mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
-        if c.front_norm == "layer" or i == 0:
+        if c.front.norm == "layer" or i == 0:
             mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
     mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
     mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
     stack = f"{at}encoder."
-    mapped += _conformer_layers(c, stack) if c.block == "conformer" else _transformer_layers(c, stack)
+    if isinstance(c.layer, ConformerLayer):
+        mapped += _conformer_layers(c, c.layer, stack)
+    else:
+        mapped += _transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
     mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
     return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
 
@@ -224,11 +240,11 @@ def _attention(c: ConformerConfig, at: str, names: tuple[str, str, str, str]) ->
     return mapped
 
 
-def _transformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
-    m, h, taps, layer = c.model_dim, c.hidden_dim, c.place_taps, f"{at}layers.{{layer}}"
+def _transformer_layers(c: ConformerConfig, positions: ConvolutionalPositions, at: str) -> list[Entry]:
+    m, h, taps, layer = c.model_dim, c.hidden_dim, positions.taps, f"{at}layers.{{layer}}"
     places: dict[str, Any] = dict(layers=c.layers)
     of_taps = f"{at}pos_conv_embed.conv.parametrizations.weight.original"
-    shape = (taps, m // c.place_groups, m)
+    shape = (taps, m // positions.groups, m)
     return [
         matrix(f"{of_taps}1", ("places.filter", shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0)),
         vector(f"{of_taps}0", ("places.lengths", (taps,)), file=(1, 1, taps)),
@@ -241,7 +257,7 @@ def _transformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
     ]
 
 
-def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
+def _conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> list[Entry]:
     m, h, layer = c.model_dim, c.hidden_dim, f"{at}layers.{{layer}}"
     places: dict[str, Any] = dict(layers=c.layers)
     mapped = [
@@ -253,7 +269,7 @@ def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
         mapped += norm(f"{layer}.ffn{i}_layer_norm", f"encoder.ffn{i}_norm", m, **places)
         mapped += dense(f"{layer}.ffn{i}.intermediate_dense", f"encoder.ffn{i}.wi", (m, h), **places)
         mapped += dense(f"{layer}.ffn{i}.output_dense", f"encoder.ffn{i}.wo", (h, m), **places)
-    if c.positions == "relative":
+    if settings.positions == "relative":
         shape = (c.heads, c.head_dim)
         mapped += dense(f"{layer}.self_attn.linear_pos", "encoder.attention.distances", (m, *shape), bias="", **places)
         for theirs, ours in (("u", "u"), ("v", "v_distance")):
@@ -267,14 +283,14 @@ def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
         *norm(f"{at}.layer_norm", "encoder.conv_norm", m, **places),
         matrix(f"{at}.pointwise_conv1.weight", *both, file=(2 * m, m, 1), **places),
         matrix(f"{at}.pointwise_conv2.weight", (f"{ours}.out", (m, m)), file=(m, m, 1), **places),
-        matrix(f"{at}.depthwise_conv.weight", (f"{ours}.filter", (c.kernel, m)), file=(m, 1, c.kernel), **places),
+        matrix(f"{at}.depthwise_conv.weight", (f"{ours}.filter", (settings.kernel, m)), file=(m, 1, settings.kernel), **places),
         *(vector(f"{at}.batch_norm.{t}", (f"{ours}.inner_norm.{o}", (m,)), **places) for t, o in statistics),
     ]
 
 
 def canonical(c: ConformerConfig, theirs: str) -> str | None:
     """Returns the name of a file's tensor in `readable`; None for one that the model does not use."""
-    unused = "pos_conv_embed" if c.block == "conformer" else "masked_spec_embed"
+    unused = "pos_conv_embed" if isinstance(c.layer, ConformerLayer) else "masked_spec_embed"
     if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
         return None
     for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import ConformerConfig
+from models.conformer.config import Transducer as TransducerConfig
 from models.parts.decoding import NEVER
 from models.parts.layers import Embedding, add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, per
@@ -45,12 +45,12 @@ class Lstm(nnx.Module):
 class Transducer(nnx.Module):
     """The prediction network, an LSTM over the tokens so far, and the joint network over both sides."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: TransducerConfig, size: int, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c, self.scope, p, j = c, scope, c.predictor_dim, c.joint_dim
         self.embedding = Embedding(c.vocab, p, k1, scope / "embedding")
         self.layers = stack_modules(lambda k: Lstm(p, k, scope / "predictor"), k2, c.predictor_layers)
-        self.heard = param(k3, (c.model_dim, j), ("embed", "code"), normal(c.model_dim**-0.5), scope)
+        self.heard = param(k3, (size, j), ("embed", "code"), normal(size**-0.5), scope)
         self.said = param(k4, (p, j), ("embed", "code"), normal(p**-0.5), scope)
         self.joint_bias = param(k4, (j,), ("code",), zeros, scope)
         self.output = param(k5, (j, c.vocab), ("code", "vocab"), normal(j**-0.5), scope)

@@ -293,8 +293,8 @@ class EncoderDecoderConfig(StackConfig):
         super().__post_init__()
         if self.decoder_layers and (self.decoder_layers % len(self.layer_group) or self.decoder_layers >= self.layers):
             raise ValueError(
-                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.layer_group)} below layers={self.layers}; "
-                f"nearest is {self.layers // 2}"
+                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.layer_group)} below "
+                f"layers={self.layers}; nearest is {self.layers // 2}"
             )
         check_dropout(self.output_dropout)
         if self.z_loss < 0:

@@ -52,6 +52,12 @@ def param(
     return nnx.Param(init(key, shape, jnp.float32), axes=axes, scope=scope, sign_step=sign_step)
 
 
+def statistic(shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, scope: Component):
+    """Makes a running statistic: state that lies among the parameters, but is replaced by each step (Loss.statistics) and never
+    optimized."""
+    return nnx.BatchStat(init(jax.random.key(0), shape, jnp.float32), axes=axes, scope=scope, sign_step=None)
+
+
 def normal(scale: float) -> Initializer:
     """Returns a Gaussian initializer of this standard deviation."""
     return lambda key, shape, dtype: scale * jax.random.normal(key, shape, dtype)
@@ -76,7 +82,7 @@ def stack_modules(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: in
     """Makes n modules from n keys as one module with a leading axis `name` on every parameter."""
 
     def prefix(v):
-        return nnx.Param(v.get_raw_value(), **v.get_metadata() | dict(axes=(name, *v.get_metadata()["axes"])))
+        return type(v)(v.get_raw_value(), **v.get_metadata() | dict(axes=(name, *v.get_metadata()["axes"])))
 
     modules = jax.vmap(make)(jax.random.split(key, n))
     return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
@@ -130,7 +136,8 @@ def scan(
 
 @dataclasses.dataclass(frozen=True)
 class ParamInfo:
-    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`)."""
+    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`), and
+    whether it is a running statistic (`statistic`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -138,6 +145,7 @@ class ParamInfo:
     axes: tuple[str, ...]
     scope: Component
     sign_step: float | None = None
+    statistic: bool = False
 
     def spec(self, extra: Rules = ()) -> PartitionSpec:
         return self.scope.spec(self.axes, self.shape, tensor=self.name, extra=extra)
@@ -183,7 +191,8 @@ def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
     for path, variable in leaves:
         name = ".".join(entry.name for entry in path)
         raw, meta = variable.get_raw_value(), variable.get_metadata()
-        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"])
+        is_statistic = isinstance(variable, nnx.BatchStat)
+        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"], is_statistic)
 
 
 def components(model: Model | nnx.Module) -> set[str]:

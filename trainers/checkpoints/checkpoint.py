@@ -209,10 +209,13 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
-            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_shapes(reader, step), plan):
+            obsolete = _optimized_statistics(shapes := _shapes(reader, step), plan)
+            shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
+            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
             tree = _arrays(reader, step, to_tree(placed))
-            return Damaged(why) if (why := _copied(step, tree)) else Sound(tree, meta["checksums"])
+            checksums = {name: value for name, value in meta["checksums"].items() if name not in obsolete}
+            return Damaged(why) if (why := _copied(step, tree)) else Sound(tree, checksums)
     except DamageError as error:
         return Damaged(str(error))
     except StoreReadError as error:
@@ -325,6 +328,12 @@ def _difference(actual: dict[str, int], want: dict[str, int]) -> str:
 def _copied(step: int, tree: dict[str, Any]) -> str:
     """Returns a line if a checkpoint is not of the step that it has for a name, else ""."""
     return f"it is a copy of checkpoint {int(tree['step'])}" if int(tree["step"]) != step else ""
+
+
+def _optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
+    """Returns the arrays that the optimizer kept of running statistics when these were parameters that it changed."""
+    endings = tuple(f".{name}" for name in plan.statistics)
+    return {name for name in stored if name.startswith("optimizer.") and name.endswith(endings)} if endings else set()
 
 
 def _other_shapes(stored: dict[str, tuple[int, ...]], plan: Plan) -> list[str]:
