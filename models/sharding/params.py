@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from models.protocol import Model
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
 from models.sharding.remat import names
-from models.sharding.stacks import recomputing_scan
+from models.sharding.stacks import layer_scan
 
 PyTree = Any
 Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
@@ -126,9 +125,8 @@ def scan(
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
-        if scope is not None and scope.remat != "none" and unroll == 1:
-            return recomputing_scan(body, carry, stacked, rows)
-        return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
+        recomputes = scope is not None and scope.remat != "none" and unroll == 1
+        return layer_scan(body, carry, stacked, rows, recomputes=recomputes, unroll=unroll or True)
 
 
 # --- a model as nested dictionaries ------------------------------------------------------------------------------
@@ -185,7 +183,7 @@ class ParamInfo:
         return len(self.shape) - self.stacked >= 2
 
 
-def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
+def describe(model: PyTree) -> Iterator[ParamInfo]:
     """Yields the parameters of a (possibly abstract) model, in the order of its leaves."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda v: isinstance(v, nnx.Variable))
     for path, variable in leaves:
@@ -195,18 +193,18 @@ def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
         yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"], is_statistic)
 
 
-def components(model: Model | nnx.Module) -> set[str]:
+def components(model: PyTree) -> set[str]:
     """Returns every component path of a model, inner ones included."""
     paths = {info.scope.path for info in describe(model)}
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
 
 
-def to_params(model: Model | nnx.Module) -> Params:
+def to_params(model: PyTree) -> Params:
     """Returns a model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
     return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
 
 
-def with_params(abstract: Model | nnx.Module, params: Params) -> Any:
+def with_params(abstract: PyTree, params: Params) -> Any:
     """Returns a model with the structure of `abstract` and these parameters: the inverse of `split`."""
     flat = flatten(params)
     return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])
