@@ -34,9 +34,11 @@ from models.conformer.contrastive import drawn_negatives, perplexity
 from models.conformer.model import Conformer
 from models.execution import Execution
 from models.protocol import Context
-from models.sharding.params import describe
+from models.sharding.params import describe, flatten
 from tests.helpers.models import ALONE
-from trainers.plan import abstract_model
+from trainers.checkpoints import checkpoint
+from trainers.plan import abstract_model, make_plan
+from trainers.state import to_tree
 
 WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
 # Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
@@ -218,6 +220,21 @@ def test_batch_norm_counts_the_whole_batch_and_no_padding(float64):
     assert_allclose(again, short, rtol=1e-12)
     assert_allclose(statistics.statistics["encoder.conv.inner_norm.mean"], norm.mean[...], rtol=1e-9)
     assert not jax.eval_shape(lambda: m.loss(rows([a], length=48), Context.evaluation())).statistics
+
+
+def test_running_statistics_are_nothing_to_the_optimizer():
+    """They lie among the parameters and are not trained; what an optimizer once kept of them is left aside in a checkpoint, and
+    those of a frozen encoder stay as they are."""
+    e = registry.tiny(registry.load("conformer.large"))
+    plan = make_plan(e, abstract=True)
+    assert plan.statistics == {f"encoder.conv.inner_norm.{name}" for name in ("mean", "variance")}
+    assert plan.statistics <= flatten(plan.state.params).keys() and not plan.statistics & plan.trained
+    stored = set(flatten(to_tree(plan.state)))
+    assert not any(name.endswith(tuple(plan.statistics)) for name in stored if name.startswith("optimizer."))
+    before = {f"optimizer.0.{moment}.{name}" for moment in ("mu", "nu") for name in plan.statistics}
+    assert checkpoint.optimized_statistics(stored | before, plan) == before
+    frozen = dataclasses.replace(e, train=dataclasses.replace(e.train, freeze=("encoder",)))
+    assert not make_plan(frozen, abstract=True).statistics
 
 
 def test_a_depthwise_convolution_is_the_definition():

@@ -209,7 +209,7 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
-            obsolete = _optimized_statistics(shapes := _shapes(reader, step), plan)
+            obsolete = optimized_statistics(shapes := _shapes(reader, step), plan)
             shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
             if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
@@ -330,7 +330,7 @@ def _copied(step: int, tree: dict[str, Any]) -> str:
     return f"it is a copy of checkpoint {int(tree['step'])}" if int(tree["step"]) != step else ""
 
 
-def _optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
+def optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
     """Returns the arrays that the optimizer kept of running statistics when these were parameters that it changed."""
     endings = tuple(f".{name}" for name in plan.statistics)
     return {name for name in stored if name.startswith("optimizer.") and name.endswith(endings)} if endings else set()
