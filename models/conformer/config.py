@@ -1,7 +1,6 @@
 """The sizes of Conformers, and of wav2vec 2.0's Transformers. No JAX: configs are read by tools that never touch an array."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from models.parts.numbers import check_epsilon, check_finite
@@ -312,45 +311,33 @@ def _tiny(objective: Ctc | Transducer | Wav2Vec | W2vBert | None) -> Any:
     return objective and dataclasses.replace(objective, vocab=min(objective.vocab, 16), **sizes)
 
 
-# Fields by the classes that have them now, each with its name of when all were the configuration's own.
-_MEL = {"bands": "mels", "channels": "front_channels"}
-_WAVEFORM = {"channels": "front_channels", "norm": "front_norm", "bias": "front_bias"}
-_LAYER = {"kernel": "kernel", "bias": "conv_bias"}
-_POSITIONS = {"taps": "place_taps", "groups": "place_groups"}
-_QUANTIZER = {name: name for name in ("codebooks", "codes", "gumbel", "diversity_weight")}
-_CONTRASTIVE = {name: name for name in ("code_dim", "negatives", "contrast_weight")} | {"temperature": "contrast_temperature"}
-_TRANSDUCER = {name: name for name in ("vocab", "predictor_layers", "predictor_dim", "joint_dim")}
-_OBJECTIVES = {
-    "ctc": ("Ctc", {"vocab": "vocab"}),
-    "transducer": ("Transducer", _TRANSDUCER),
-    "wav2vec": ("Wav2Vec", _CONTRASTIVE),
-    "w2v_bert": ("W2vBert", _CONTRASTIVE | {name: name for name in ("contrastive_layers", "masked_weight")}),
-}
-_KEPT = ("class", "layers", "model_dim", "hidden_dim", "heads", "final_norm", "utterances", "dropout", "norm_eps")
-
-
 def _modernized(old: dict[str, Any]) -> dict[str, Any]:
-    def part(kind: str, names: Mapping[str, str]) -> dict[str, Any]:
-        return {"class": kind} | {new: old[name] for new, name in names.items() if name in old}
+    def part(kind: type, **names: str) -> dict[str, Any]:
+        """Returns the values of a class's fields, some of which had other names."""
+        fields = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(kind)}
+        return {"class": kind.__name__} | {new: old[name] for new, name in fields.items() if name in old}
 
-    block, positions, objective = old.get("block", "conformer"), old.get("positions", "none"), old["objective"]
-    if block == "conformer":
-        groups = {"layer": 1, "group": old.get("groups", 8)}
-        norm = old.get("conv_norm", "layer")
-        own = {"norm": {"class": "BatchNorm"} if norm == "batch" else {"class": "GroupNorm", "groups": groups.get(norm, norm)}}
-        own |= {"positions": "none" if positions == "convolution" else positions}
-        layer = part("ConformerLayer", _LAYER) | own
+    convolves = old.get("positions") == "convolution"
+    if old.get("block", "conformer") == "conformer":
+        norm = str(old.get("conv_norm", "layer"))
+        groups = {"layer": 1, "group": old.get("groups", 8)}.get(norm, norm)
+        layer = part(ConformerLayer, bias="conv_bias") | ({"positions": "none"} if convolves else {})
+        layer["norm"] = part(BatchNorm) if norm == "batch" else {"class": "GroupNorm", "groups": groups}
     else:
-        layer = {"class": "TransformerLayer", "order": block.removeprefix("transformer_")}
-    new = {name: old[name] for name in _KEPT if name in old} | {
-        "layer": layer,
-        "positions": part("ConvolutionalPositions", _POSITIONS) if positions == "convolution" else None,
-        "front": part("Waveform", _WAVEFORM) if old.get("front") == "waveform" else part("Mel", _MEL),
-        "objective": part(*_OBJECTIVES[objective]) if objective in _OBJECTIVES else None,
-    }
-    if objective in ("wav2vec", "w2v_bert"):
-        new["objective"]["quantizer"] = part("Quantizer", _QUANTIZER) if old.get("codebooks") else None
-    return new
+        layer = {"class": "TransformerLayer", "order": str(old["block"]).removeprefix("transformer_")}
+    if old.get("front") == "waveform":
+        front = part(Waveform, channels="front_channels", norm="front_norm", bias="front_bias")
+    else:
+        front = part(Mel, bands="mels", channels="front_channels")
+    kinds = {"ctc": Ctc, "transducer": Transducer, "wav2vec": Wav2Vec, "w2v_bert": W2vBert}
+    objective = None
+    if old["objective"] != "none":
+        kind = kinds.get(old["objective"])
+        objective = part(kind, temperature="contrast_temperature") if kind else {"class": old["objective"]}
+    if objective and old["objective"] in ("wav2vec", "w2v_bert"):
+        objective["quantizer"] = part(Quantizer) if old.get("codebooks") else None
+    positions = part(ConvolutionalPositions, taps="place_taps", groups="place_groups") if convolves else None
+    return part(ConformerConfig) | dict(layer=layer, front=front, objective=objective, positions=positions)
 
 
 CONFIG = ConformerConfig

@@ -1,4 +1,4 @@
-"""What pre-training predicts: codes of hidden positions, told from others of the utterance (wav2vec 2.0, arXiv 2006.11477).
+"""The targets of pre-training: codes of hidden positions, told from others of the utterance (wav2vec 2.0, arXiv 2006.11477).
 
 B rows, S positions, M model, D code, G codebooks, V entries of each, K negatives.
 """
@@ -100,7 +100,7 @@ def contrastive_loss(
     wide = jnp.promote_types(predicted_BSD.dtype, jnp.float32)
     unit = [_unit(x.astype(wide)) for x in (predicted_BSD, target_BSD)]
     cosine_BSS = jnp.einsum("BSD,BTD->BST", *unit) / c.temperature
-    other_BSK, told_BS = drawn_negatives(hidden_BS, segments_BS, c.negatives)
+    other_BSK, counted_BS = drawn_negatives(hidden_BS, segments_BS, c.negatives)
     negative_BSK = jnp.take_along_axis(cosine_BSS, other_BSK, axis=2)
     if chosen_BSG is not None:
         same_BSS = jnp.all(chosen_BSG[:, :, None] == chosen_BSG[:, None], axis=-1)
@@ -108,10 +108,10 @@ def contrastive_loss(
     positive_BS = jnp.diagonal(cosine_BSS, axis1=1, axis2=2)
     loss_BS = jnp.logaddexp(jax.nn.logsumexp(negative_BSK, axis=-1), positive_BS) - positive_BS
     hit_BS = positive_BS > jnp.max(negative_BSK, axis=-1)
-    told = told_BS.astype(wide)
-    n = jnp.sum(told_BS)
-    metrics = {"contrastive": Ratio(jnp.sum(loss_BS * told), n), "told_apart": Ratio(jnp.sum(hit_BS * told), n)}
-    value = per(jnp.sum(loss_BS * told), totals["hidden"])
+    counted = counted_BS.astype(wide)
+    n = jnp.sum(counted_BS)
+    metrics = {"contrastive": Ratio(jnp.sum(loss_BS * counted), n), "told_apart": Ratio(jnp.sum(hit_BS * counted), n)}
+    value = per(jnp.sum(loss_BS * counted), totals["hidden"])
     return Loss(value, jnp.zeros_like(value), metrics)
 
 
@@ -147,11 +147,11 @@ class Targets(nnx.Module):
             quantizer = self.quantizer.c
             entries, weight = quantizer.codebooks * quantizer.codes, quantizer.diversity_weight
             used = perplexity(probabilities, hidden_BS)
-            one, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, quantizer.codes, dtype=used.dtype)
+            count, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, quantizer.codes, dtype=used.dtype)
             extra = Loss(
                 weight * (entries - used) / entries,
                 weight * (entries - used) / entries,
-                {"perplexity": Ratio(used, one), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), one)},
+                {"perplexity": Ratio(used, count), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), count)},
             )
         loss = contrastive_loss(
             c,

@@ -1,4 +1,4 @@
-"""What a Conformer hears, as positions: two 2-D convolutions over log-mel frames, or wav2vec 2.0's seven over a waveform.
+"""The fronts, which make positions of sound: two 2-D convolutions over log-mel frames, or wav2vec 2.0's seven over a waveform.
 
 B rows, T frames or samples, F bands, S positions, C channels, M model.
 """
@@ -86,7 +86,7 @@ class WaveFront(nnx.Module):
             filter_kCO = getattr(self, f"filter{i}")[...].astype(x_BTC.dtype)
             x_BTC = convolve(x_BTC, filter_kCO, self.scope, "act_channels", stride=stride)
             x_BTC = add_bias(x_BTC, getattr(self, f"bias{i}"))
-            segments_BT, norm = _heard_whole(segments_BT, size, stride), getattr(self, f"norm{i}")
+            segments_BT, norm = _whole_segments(segments_BT, size, stride), getattr(self, f"norm{i}")
             if isinstance(norm, TimeNorm):
                 x_BTC = norm(x_BTC, segments_BT, self.utterances)
             elif norm is not None:
@@ -115,7 +115,7 @@ class TimeNorm(nnx.Module):
         return (y * self.scale[...] + self.bias[...]).astype(x_BTC.dtype)
 
 
-def _heard_whole(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
+def _whole_segments(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
     """Returns whose the positions of a convolution are: an utterance's where all of their taps are, else padding."""
     count = segments_BT.shape[1] // stride
     padded = jnp.pad(segments_BT, ((0, 0), (0, size + count * stride - segments_BT.shape[1])))
@@ -128,7 +128,7 @@ def positions_of(c: ConformerConfig, segments_BT: jax.Array) -> jax.Array:
     if isinstance(c.front, Mel):
         return segments_BT[:, :: c.front.stride]
     for size, stride in WAVE:
-        segments_BT = _heard_whole(segments_BT, size, stride)
+        segments_BT = _whole_segments(segments_BT, size, stride)
     return segments_BT
 
 
@@ -163,7 +163,7 @@ class Places(nnx.Module):
         taps, y_BSM = len(v_KIM), jnp.zeros_like(x_BSM)
         for utterance in range(1, self.utterances + 1):
             own_BS1 = (segments_BS == utterance)[..., None]
-            heard_BSM = jax.lax.conv_general_dilated(
+            output_BSM = jax.lax.conv_general_dilated(
                 jnp.where(own_BS1, x_BSM, 0),
                 filter_KIM,
                 (1,),
@@ -171,6 +171,6 @@ class Places(nnx.Module):
                 dimension_numbers=("NWC", "WIO", "NWC"),
                 feature_group_count=self.groups,
             )
-            y_BSM += jnp.where(own_BS1, heard_BSM, 0)
+            y_BSM += jnp.where(own_BS1, output_BSM, 0)
         y_BSM = jax.nn.gelu(add_bias(y_BSM, self.bias), approximate=False)
         return self.scope.shard(y_BSM, "batch", "res_length", "act_embed")

@@ -22,7 +22,7 @@ from models.sharding.params import normal, param, zeros
 
 
 class Head(nnx.Module, abc.ABC):
-    """What an objective adds to the stack; all of it starts fresh where another objective's weights are taken up."""
+    """The part of an objective behind the stack; all of it starts fresh where another objective's weights are taken up."""
 
     @abc.abstractmethod
     def loss(

@@ -134,7 +134,7 @@ def scan(
 
 @dataclasses.dataclass(frozen=True)
 class ParamInfo:
-    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`), and
+    """A parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`), and
     whether it is a running statistic (`statistic`)."""
 
     name: str
@@ -179,7 +179,7 @@ class ParamInfo:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
+        """True if one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
         return len(self.shape) - self.stacked >= 2
 
 

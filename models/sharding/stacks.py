@@ -20,7 +20,7 @@ Arrays = list[Any]
 
 
 def _floating(x: Any) -> bool:
-    """Whether an array has gradients; those of whole numbers and keys are of type float0, which can be in no loop."""
+    """Returns whether an array has gradients; those of whole numbers and keys are of type float0, which can be in no loop."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
