@@ -39,7 +39,7 @@ check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packag
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(PY)
-	$(PY) -m scripts.audit
+	$(PY) -m scripts.lab.audit
 
 setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
@@ -67,7 +67,7 @@ pods:  ## compiles every pod experiment and models its step: an hour and a half
 	$(PY) -m scripts.plan --all
 
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
-	$(PY) -m scripts.golden
+	$(PY) -m scripts.lab.golden
 
 parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, rewrites the fixtures, and continues texts with released weights on both sides
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
@@ -82,9 +82,9 @@ $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requiremen
 
 bench-peers: $(STAMP) $(VENV)-parity/.installed  ## training speed beside transformers and MaxText; ARGS="--peers hf" and the like
 	-$(MAKE) $(VENV)-maxtext/.installed  # without a Python for it, MaxText is left out
-	$(PY) -m scripts.bench_peers $(ARGS)
+	$(PY) -m scripts.lab.peers.compare $(ARGS)
 
-$(VENV)-maxtext/.installed: scripts/peers/maxtext.txt
+$(VENV)-maxtext/.installed: scripts/lab/peers/maxtext.txt
 	$(PYTHON312) -c 'import sys; sys.exit(sys.version_info < (3, 12) and "MaxText needs Python 3.12 or newer; name one with PYTHON312=...")'
 	test -x $(@D)/bin/python || $(PYTHON312) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r $<

@@ -5,7 +5,7 @@ The papers' text (Wikipedia and books) is not in a package: pre-training reads W
 
 from dataclasses import replace
 
-from configs.experiment import Experiment, HeldOut, Train
+from configs.experiment import Checkpointing, Experiment, Finetuning, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Linear
 from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
@@ -27,7 +27,7 @@ def quickstart() -> Experiment:
         layout=layouts.data_parallel(2, 1),
         data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
         optimizer=AdamW(schedule=Linear(peak=1e-3, steps=600, warmup=60), weight_decay=0.01),
-        train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, keep=2),
+        train=Train(steps=600, clip_norm=1.0, log_every=10, checkpoint=Checkpointing(every=200, keep=2)),
         eval=HeldOut(limit=400, batch_size=32),
     )
 
@@ -73,7 +73,7 @@ def base() -> Experiment:
         layout=layouts.data_parallel(16, 1),
         data=MaskedTextData(cache="wikipedia_512", batch_size=256, length=512),
         optimizer=AdamW(schedule=Linear(peak=1e-4, steps=1_000_000, warmup=10_000), eps=1e-6, weight_decay=0.01),
-        train=Train(steps=1_000_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=10_000),
+        train=Train(steps=1_000_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=5000), eval_every=10_000),
         eval=HeldOut(limit=10_000, batch_size=256),
     )
 
@@ -99,7 +99,7 @@ def large_lamb() -> Experiment:
         layout=layouts.fully_sharded(1024, 1),
         data=replace(e.data, batch_size=32_768),
         optimizer=Lamb(schedule=Linear(peak=5e-3, steps=15_625, warmup=3125)),
-        train=replace(e.train, steps=15_625, save_every=500, eval_every=500),
+        train=replace(e.train, steps=15_625, checkpoint=replace(e.train.checkpoint, every=500), eval_every=500),
         eval=replace(e.eval, batch_size=1024),
     )
 
@@ -130,7 +130,7 @@ def roberta_base() -> Experiment:
         layout=layouts.data_parallel(64, 1),
         data=MaskedTextData(batch_size=8192, length=512),
         optimizer=AdamW(schedule=Linear(peak=6e-4, steps=500_000, warmup=24_000), b2=0.98, eps=1e-6, weight_decay=0.01),
-        train=Train(steps=500_000, log_every=100, save_every=5000),
+        train=Train(steps=500_000, log_every=100, checkpoint=Checkpointing(every=5000)),
         eval=HeldOut(batch_size=256),
     )
 
@@ -172,7 +172,7 @@ def modernbert_base() -> Experiment:
         layout=layouts.data_parallel(64, 1),
         data=MaskedTextData(batch_size=4608, length=1024, rate=0.3),
         optimizer=AdamW(schedule=Linear(peak=8e-4, steps=360_000, warmup=640), b2=0.98, eps=1e-6, weight_decay=1e-5),
-        train=Train(steps=360_000, log_every=100, save_every=5000),
+        train=Train(steps=360_000, log_every=100, checkpoint=Checkpointing(every=5000)),
         eval=HeldOut(batch_size=256),
         execution=Execution(dtype="bfloat16"),
     )
@@ -217,7 +217,7 @@ def mlperf_480b() -> Experiment:
         layout=replace(layouts.two_d(256, 8), name="mlperf_480b", components=(("embedding", rules(vocab=None, act_vocab=None)),)),
         data=MaskedTextData(cache="wikipedia_512", batch_size=4096, length=512),
         optimizer=Adafactor(),
-        train=Train(steps=100_000, log_every=10, save_every=500, eval_every=500),
+        train=Train(steps=100_000, log_every=10, checkpoint=Checkpointing(every=500), eval_every=500),
         eval=HeldOut(limit=10_000, batch_size=2048),
         # Google's run kept nothing; TPU v4 has memory to spare.
         execution=Execution(dtype="bfloat16", remat="attention_out+gate"),
@@ -259,7 +259,7 @@ def mlperf_200b() -> Experiment:
         layout=replace(layouts.two_d(128, 8), name="mlperf_200b"),
         data=MaskedTextData(batch_size=4096, length=512),
         optimizer=Adafactor(schedule=Exponential(peak=2.5e-4, steps=100_000, warmup=4000, floor=0.1), parameter_scale=False),
-        train=Train(steps=100_000, clip_norm=5.0, log_every=10, save_every=500),
+        train=Train(steps=100_000, clip_norm=5.0, log_every=10, checkpoint=Checkpointing(every=500)),
         eval=HeldOut(batch_size=1024),
         execution=Execution(dtype="bfloat16", remat="attention_in+attention_out"),
     )
@@ -281,7 +281,9 @@ def minilm_l6() -> Experiment:
         layout=layouts.data_parallel(1, 1),
         data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=16),
         optimizer=AdamW(schedule=Linear(peak=5e-5, steps=300, warmup=30), weight_decay=0.01),
-        train=Train(steps=300, clip_norm=1.0, init_from="minilm_l6", save_every=100, keep=1),
+        train=Train(
+            steps=300, clip_norm=1.0, finetune=Finetuning(init_from="minilm_l6"), checkpoint=Checkpointing(every=100, keep=1)
+        ),
         eval=HeldOut(limit=1000, batch_size=16),
     )
 
@@ -342,7 +344,12 @@ def _minilm_sections(labels: str, *, steps: int, peak: float = 1.5e-4) -> Experi
         model=replace(e.model, head=Classification(labels=58, pooling="mean"), dropout=0.1, label_smoothing=0.1),
         data=LabelledData(cache=f"debian_sections{suffix}", batch_size=4, length=128, slots=16),
         optimizer=AdamW(schedule=Linear(peak=peak, steps=steps, warmup=steps // 10), weight_decay=0.01),
-        train=replace(e.train, steps=steps, save_every=steps, head_rate=30.0),
+        train=replace(
+            e.train,
+            steps=steps,
+            checkpoint=replace(e.train.checkpoint, every=steps),
+            finetune=replace(e.train.finetune, head_rate=30.0),
+        ),
         eval=HeldOut(split="test", batch_size=16),
     )
 
@@ -356,7 +363,12 @@ def minilm_brown_tags() -> Experiment:
         model=replace(e.model, head=Tagging(labels=12)),
         data=LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128),
         optimizer=AdamW(schedule=Linear(peak=3e-4, steps=200, warmup=20), weight_decay=0.01),
-        train=replace(e.train, steps=200, save_every=200, head_rate=10.0),
+        train=replace(
+            e.train,
+            steps=200,
+            checkpoint=replace(e.train.checkpoint, every=200),
+            finetune=replace(e.train.finetune, head_rate=10.0),
+        ),
         eval=HeldOut(split="test", limit=2000, batch_size=16),
     )
 
@@ -369,7 +381,7 @@ def minilm_brown_genres() -> Experiment:
         name="bert.minilm_brown_genres",
         model=replace(e.model, head=Classification(labels=15, pooling="mean")),
         data=LabelledData(cache="brown_genres", batch_size=4, length=256, slots=4),
-        train=replace(e.train, steps=400, save_every=200),
+        train=replace(e.train, steps=400, checkpoint=replace(e.train.checkpoint, every=200)),
         eval=HeldOut(split="test", batch_size=16),
     )
 
@@ -382,7 +394,7 @@ def minilm_spam() -> Experiment:
         name="bert.minilm_spam",
         model=replace(e.model, head=Classification(labels=2, pooling="mean")),
         data=LabelledData(cache="spam", batch_size=4, length=256, slots=8),
-        train=replace(e.train, steps=300, save_every=100),
+        train=replace(e.train, steps=300, checkpoint=replace(e.train.checkpoint, every=100)),
         eval=HeldOut(split="test", batch_size=16),
     )
 
@@ -416,6 +428,12 @@ def _base_task(task: str, head: Classification | Span, data: LabelledData, steps
         layout=layouts.data_parallel(8, 1),
         data=data,
         optimizer=AdamW(schedule=Linear(peak=5e-5, steps=steps, warmup=steps // 10), eps=1e-6, weight_decay=0.01),
-        train=Train(steps=steps, clip_norm=1.0, log_every=50, save_every=500, init_from="runs/bert_base"),
+        train=Train(
+            steps=steps,
+            clip_norm=1.0,
+            log_every=50,
+            checkpoint=Checkpointing(every=500),
+            finetune=Finetuning(init_from="runs/bert_base"),
+        ),
         eval=HeldOut(batch_size=32),
     )

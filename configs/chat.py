@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from configs import gpt_released
-from configs.experiment import Experiment, Lora, Train
+from configs.experiment import Experiment, Finetuning, Lora, Train
 from configs.optimizers import AdamW, Constant, Cosine
 from data.chat.config import ChatData, PreferenceData
 from data.config import HeldOut
@@ -21,7 +21,7 @@ def smollm2_sft() -> Experiment:
         name="chat.smollm2_sft",
         data=ChatData(cache="smollm2_chitchat", batch_size=4, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=5e-5, steps=200, warmup=10, floor=0.1), b2=0.95),
-        train=replace(e.train, steps=200, save_every=100, eval_every=100),
+        train=replace(e.train, steps=200, checkpoint=replace(e.train.checkpoint, every=100), eval_every=100),
         eval=HeldOut(split="test", limit=50, batch_size=4),
     )
 
@@ -36,7 +36,10 @@ def smollm2_lora() -> Experiment:
         e,
         name="chat.smollm2_lora",
         optimizer=replace(e.optimizer, schedule=Cosine(peak=5e-4, steps=200, warmup=10, floor=0.1)),
-        train=replace(e.train, lora=Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))),
+        train=replace(
+            e.train,
+            finetune=replace(e.train.finetune, lora=Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))),
+        ),
     )
 
 
@@ -51,7 +54,7 @@ def smollm2_dpo() -> Experiment:
         name="chat.smollm2_dpo",
         data=PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4),
         optimizer=replace(e.optimizer, schedule=Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)),
-        train=replace(e.train, steps=100, save_every=50, eval_every=50),
+        train=replace(e.train, steps=100, checkpoint=replace(e.train.checkpoint, every=50), eval_every=50),
         eval=HeldOut(split="test", batch_size=4),
     )
 
@@ -65,7 +68,7 @@ def bench_smollm2() -> Experiment:
         name="chat.bench_smollm2",
         data=TextData(batch_size=8, length=128),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
-        train=Train(steps=1000, lora=e.train.lora),
+        train=Train(steps=1000, finetune=Finetuning(lora=e.train.finetune.lora)),
         eval=HeldOut(),
     )
 

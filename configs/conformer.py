@@ -11,7 +11,7 @@ front.
 from dataclasses import replace
 from typing import Any
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt, Linear
 from data.config import Decode, HeldOut
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
@@ -59,7 +59,7 @@ def labelled(name: str, model: ConformerConfig, layout: Layout, batch: int, **ex
             b2=0.98,
             weight_decay=1e-6,
         ),
-        train=Train(steps=200_000, clip_norm=1.0, save_every=5000, keep=5, log_every=100),
+        train=Train(steps=200_000, clip_norm=1.0, checkpoint=Checkpointing(every=5000, keep=5), log_every=100),
         eval=Decode(beams=1, max_length=256, batch_size=64),
         execution=Execution(dtype="bfloat16", **execution),
     )
@@ -73,7 +73,7 @@ def pretraining(name: str, model: ConformerConfig, layout: Layout, batch: int, *
         layout=layout,
         data=SpeechData(batch_size=batch, seconds=16.0, front="kaldi", masks=MASKS),
         optimizer=Adafactor(schedule=InverseSqrt(scale=2e-3 * 25_000**0.5, flat=25_000, warmup=25_000)),
-        train=Train(steps=400_000, clip_norm=20.0, save_every=5000, keep=5, log_every=100),
+        train=Train(steps=400_000, clip_norm=20.0, checkpoint=Checkpointing(every=5000, keep=5), log_every=100),
         eval=HeldOut(batch_size=batch),
         execution=Execution(dtype="bfloat16", **execution),
     )
@@ -143,7 +143,7 @@ def small_czech() -> Experiment:
     """Writes down the Czech game speech by CTC with a small Conformer, from scratch or from `small_unlabelled`'s weights.
 
         scripts.train conformer.small_czech --workdir runs/czech_ctc --prepare
-        scripts.train conformer.small_czech --workdir runs/czech_pre --train.init-from runs/heard
+        scripts.train conformer.small_czech --workdir runs/czech_pre --train.finetune.init-from runs/heard
 
     Not from a paper: 1.2 h are far too little for a good recogniser, and what there is to see is whether pre-training helps.
     """
@@ -161,7 +161,9 @@ def small_czech() -> Experiment:
             augment=SpecAugment(bands=2, stretches=4),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=1500, warmup=150), b2=0.98, weight_decay=0.01),
-        train=Train(steps=1500, clip_norm=5.0, save_every=500, keep=1, fresh=("head", "hidden")),
+        train=Train(
+            steps=1500, clip_norm=5.0, checkpoint=Checkpointing(every=500, keep=1), finetune=Finetuning(fresh=("head", "hidden"))
+        ),
         eval=Decode(split="test", beams=1, max_length=256, batch_size=16),
     )
 
@@ -185,6 +187,6 @@ def small_unlabelled() -> Experiment:
         name="conformer.small_unlabelled",
         model=conformer(8, 144, 4, 15, utterances=4, objective=Wav2Vec(code_dim=64, negatives=50)),
         data=SpeechData(cache="unlabelled", batch_size=8, seconds=16.0, slots=4, front="kaldi", masks=MASKS),
-        train=Train(steps=1500, clip_norm=5.0, save_every=500, keep=1),
+        train=Train(steps=1500, clip_norm=5.0, checkpoint=Checkpointing(every=500, keep=1)),
         eval=HeldOut(split="test", batch_size=16),
     )

@@ -4,7 +4,7 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 from configs.optimizers import Optimizer
 from data.config import DataConfig, EvalConfig, HeldOut
@@ -29,7 +29,7 @@ class Lora:
       alpha: scale of the update.
       targets: matrices that are adapted, by the last part of their names, by the names of their modules in `transformers`
         ("q_proj", "mlp.down_proj"), or "all-linear", all projections of the layers; all others are frozen, except in the
-        components of `Train.fresh`.
+        components of `Finetuning.fresh`.
       base: how all projections of the layers are stored, which are frozen: "" as they are, "nf4" in 4 bits or "int8" in 8, with
         a scale for each 64 (QLoRA, arXiv 2305.14314).
     """
@@ -45,29 +45,10 @@ class Lora:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Train:
-    """The training loop.
+class Finetuning:
+    """The weights that a run starts from, and the part of them that it trains.
 
     Attributes:
-      steps: optimizer steps of the whole run.
-      seed: seed of the initial weights, dropout and routing.
-      microbatches: equal parts into which a batch is cut; their gradients are accumulated.
-      clip_norm: global norm to which gradients are clipped; 0 leaves them.
-      log_every, save_every, eval_every: intervals in steps; 0 means only at the end.
-      keep: how many of the newest checkpoints are kept, besides those of `keep_every`.
-      keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
-      best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
-        (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
-      checkpoints: the folder of the checkpoints: a path, or gs://BUCKET/RUN; "" is one in the run's folder.
-      save_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
-      max_nonfinite: how many steps with a non-finite loss or gradient a start of the run skips before it gives up.
-      spike: a logged loss above this multiple of the median of the last 20 logged ones rewinds the run to the newest checkpoint
-        before it, and the batches from there on are skipped (PaLM, arXiv 2204.02311, section 5.1); 0 never does.
-      spike_skip: how many batches are skipped then, at least.
-      check_every: interval in steps at which a step is computed twice and replicas are compared, bit for bit
-        (trainers/monitoring/corruption.py); takes the memory of a second state. 0 never does.
-      stall_seconds: how long a process may give no sign of life, or let the others wait, before they end
-        (trainers/monitoring/stalls.py).
       init_from: weights that a new run starts from: a release, a run, a Hugging Face folder, a GGUF file, or the name of released
         weights that scripts.prepare_data fetches; "" starts fresh. "COMPONENT=WEIGHTS" is for one component; several are
         joined by ";": "vision_tower=DIR;decoder=DIR".
@@ -76,6 +57,83 @@ class Train:
       freeze_layers: how many of the lowest layers of every stack are not trained.
       head_rate: learning rate of the components of `fresh`, relative to all others.
       lora: trains low-rank updates in place of the matrices they change.
+    """
+
+    init_from: str = ""
+    fresh: tuple[str, ...] = FRESH
+    freeze: tuple[str, ...] = ()
+    freeze_layers: int = 0
+    head_rate: float = 1.0
+    lora: Lora = Lora()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Checkpointing:
+    """Which checkpoints a run makes, where, and which of them stay.
+
+    Attributes:
+      every: interval in steps; 0 means only at the end.
+      keep: how many of the newest checkpoints are kept, besides those of `keep_every`.
+      keep_every: every checkpoint at a multiple of this step is kept; 0 keeps no others.
+      best: the evaluation metric whose best checkpoint is kept as well; "" keeps none. Its direction is known
+        (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
+      folder: the folder of the checkpoints: a path, or gs://BUCKET/RUN; "" is one in the run's folder.
+      max_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
+    """
+
+    every: int = 1000
+    keep: int = 3
+    keep_every: int = 0
+    best: str = ""
+    folder: str = ""
+    max_failures: int = 3
+
+    def __post_init__(self) -> None:
+        if is_address(self.folder) and not self.folder.startswith("gs://"):  # all that Orbax writes arrays to
+            raise UserError(
+                f"train.checkpoint.folder={self.folder!r}: checkpoints are written to a path or to gs://BUCKET/FOLDER, and to no "
+                "other address"
+            )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Faults:
+    """How a run notices faults, and what it does about them.
+
+    Attributes:
+      max_nonfinite: how many steps with a non-finite loss or gradient a start of the run skips before it gives up.
+      spike: a logged loss above this multiple of the median of the last 20 logged ones rewinds the run to the newest checkpoint
+        before it, and the batches from there on are skipped (PaLM, arXiv 2204.02311, section 5.1); 0 never does.
+      spike_skip: how many batches are skipped then, at least.
+      check_every: interval in steps at which a step is computed twice and replicas are compared, bit for bit
+        (trainers/monitoring/corruption.py); takes the memory of a second state. 0 never does.
+      stall_seconds: heartbeat timeout: how long a process may be silent, or let the others wait, before they end
+        (trainers/monitoring/stalls.py).
+    """
+
+    max_nonfinite: int = 20
+    spike: float = 0.0
+    spike_skip: int = 200
+    check_every: int = 0
+    stall_seconds: float = 300.0
+
+    def __post_init__(self) -> None:
+        if self.stall_seconds <= 0:
+            raise ValueError(f"stall_seconds={self.stall_seconds:g} must be above 0")
+        if self.spike and self.spike <= 1:
+            raise ValueError(f"spike={self.spike:g} must be above 1, or 0 to leave spikes alone")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Train:
+    """The training loop.
+
+    Attributes:
+      steps: optimizer steps of the whole run.
+      seed: seed of the initial weights, dropout and routing.
+      microbatches: equal parts into which a batch is cut; their gradients are accumulated.
+      clip_norm: global norm to which gradients are clipped; 0 leaves them.
+      log_every, eval_every: intervals in steps; 0 evaluates only at the end.
       workers: processes that read and augment data ahead of time, on each host; 0 does it in a thread of the trainer's own.
       master_dtype: dtype of the stored weights; float64 is for exactness tests.
     """
@@ -85,37 +143,12 @@ class Train:
     microbatches: int = 1
     clip_norm: float = 0.0
     log_every: int = 10
-    save_every: int = 1000
     eval_every: int = 0
-    keep: int = 3
-    keep_every: int = 0
-    best: str = ""
-    checkpoints: str = ""
-    save_failures: int = 3
-    max_nonfinite: int = 20
-    spike: float = 0.0
-    spike_skip: int = 200
-    check_every: int = 0
-    stall_seconds: float = 300.0
-    init_from: str = ""
-    fresh: tuple[str, ...] = FRESH
-    freeze: tuple[str, ...] = ()
-    freeze_layers: int = 0
-    head_rate: float = 1.0
-    lora: Lora = Lora()
     workers: int = 0
     master_dtype: Literal["float32", "float64"] = "float32"
-
-    def __post_init__(self) -> None:
-        if self.stall_seconds <= 0:
-            raise ValueError(f"stall_seconds={self.stall_seconds:g} must be above 0")
-        if self.spike and self.spike <= 1:
-            raise ValueError(f"spike={self.spike:g} must be above 1, or 0 to leave spikes alone")
-        if is_address(self.checkpoints) and not self.checkpoints.startswith("gs://"):  # all that Orbax writes arrays to
-            raise UserError(
-                f"train.checkpoints={self.checkpoints!r}: checkpoints are written to a path or to gs://BUCKET/FOLDER, and to no "
-                "other address"
-            )
+    checkpoint: Checkpointing = Checkpointing()
+    faults: Faults = Faults()
+    finetune: Finetuning = Finetuning()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -130,3 +163,8 @@ class Experiment:
     train: Train
     eval: EvalConfig = dataclasses.field(default_factory=HeldOut)
     execution: Execution = Execution()
+
+    def with_finetune(self, **changes: Any) -> "Experiment":
+        """Returns the experiment with fields of `train.finetune` changed."""
+        finetune = dataclasses.replace(self.train.finetune, **changes)
+        return dataclasses.replace(self, train=dataclasses.replace(self.train, finetune=finetune))

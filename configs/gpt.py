@@ -7,7 +7,7 @@ experiment reads C4 by its TFDS name with GPT-2's vocabulary, or random tokens w
 from dataclasses import replace
 from typing import Any
 
-from configs.experiment import Experiment, HeldOut, Train
+from configs.experiment import Checkpointing, Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, InverseSqrt, gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
@@ -58,7 +58,7 @@ def quickstart() -> Experiment:
         layout=data_parallel(2, 1),
         data=TextData(cache="gpt_small", batch_size=8, length=256),
         optimizer=gpt3_adamw(peak=2e-3, steps=600, warmup=40),
-        train=Train(steps=600, clip_norm=1.0, log_every=10, save_every=200, eval_every=0, keep=2),
+        train=Train(steps=600, clip_norm=1.0, log_every=10, checkpoint=Checkpointing(every=200, keep=2), eval_every=0),
         eval=HeldOut(limit=200, batch_size=16),
     )
 
@@ -107,7 +107,7 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
         layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
         optimizer=gpt3_adamw(peak=6e-4, steps=600_000, warmup=2000),
-        train=Train(steps=600_000, clip_norm=1.0, log_every=100, save_every=5000, eval_every=5000),
+        train=Train(steps=600_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=5000), eval_every=5000),
         eval=HeldOut(limit=2000, batch_size=64),
         execution=Execution(dtype="bfloat16"),
     )
@@ -167,7 +167,7 @@ def mlperf_175b() -> Experiment:
     """MLPerf's GPT-3 175B (rounds 3.0 to 4.1), hyper-parameters of its reference at batch 1536; no dropout.
 
     Log perplexity on 24,567 held-out documents of C4, every 24,576 rows, has to fall to 2.69. MLPerf starts from a checkpoint of
-    4000 steps, to be named by `train.init_from`; its optimizer and schedule go on from there, ours start anew.
+    4000 steps, to be named by `train.finetune.init_from`; its optimizer and schedule go on from there, ours start anew.
     Not MLPerf's: the vocabulary, GPT-2's here.
     """
     e = gpt3_175b()
@@ -175,7 +175,7 @@ def mlperf_175b() -> Experiment:
         e,
         name="gpt.mlperf_175b",
         optimizer=gpt3_adamw(peak=2e-5, steps=108_600, warmup=265),
-        train=replace(e.train, steps=13_020, log_every=1, save_every=500, eval_every=16),
+        train=replace(e.train, steps=13_020, log_every=1, checkpoint=replace(e.train.checkpoint, every=500), eval_every=16),
         eval=replace(e.eval, limit=24_567),
     )
 
@@ -189,7 +189,9 @@ def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: flo
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=gpt3_adamw(peak=rate, steps=260_000_000_000 // tokens, warmup=375_000_000 // tokens),
-        train=Train(steps=300_000_000_000 // tokens, clip_norm=1.0, log_every=100, save_every=2000, eval_every=2000),
+        train=Train(
+            steps=300_000_000_000 // tokens, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=2000), eval_every=2000
+        ),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16"),
     )
@@ -316,7 +318,7 @@ def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout, remat: str = "fu
         layout=_lm_embedding(mesh),
         data=TextData(batch_size=batch, length=1024),
         optimizer=Adafactor(),
-        train=Train(steps=100_000, log_every=100, save_every=2000),
+        train=Train(steps=100_000, log_every=100, checkpoint=Checkpointing(every=2000)),
         eval=HeldOut(batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat=remat),
     )
@@ -403,7 +405,7 @@ def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh:
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=gpt3_adamw(peak=6e-5, steps=100_000, warmup=2000),
-        train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
+        train=Train(steps=100_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=2000)),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat="full"),
     )
@@ -456,7 +458,7 @@ def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Expe
         data=TextData(cache="c4_2048", batch_size=2048, length=2048),
         # Section 5: Adafactor without factoring, 1e-2 for 10k steps, then 1/sqrt(step); batch 512, 1024, 2048 in turn.
         optimizer=Adafactor(schedule=InverseSqrt(), min_factored=1 << 30),
-        train=Train(steps=255_000, clip_norm=1.0, log_every=100, save_every=1000),
+        train=Train(steps=255_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=1000)),
         eval=HeldOut(limit=2000, batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat="full"),
     )
@@ -499,7 +501,7 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
         layout=fully_sharded(chips, 1),
         data=TextData(batch_size=chips * per_chip, length=1024),
         optimizer=gpt3_adamw(peak=3e-5, steps=100_000, warmup=1000),
-        train=Train(steps=100_000, clip_norm=1.0, log_every=100, save_every=2000),
+        train=Train(steps=100_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=2000)),
         eval=HeldOut(batch_size=chips),
         execution=Execution(dtype="bfloat16", remat="full"),
     )

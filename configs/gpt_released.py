@@ -2,14 +2,14 @@
 
 The counts of parameters are exact. How they were trained is published in part at most: optimizer and schedule are those of
 gpt.llama2_70b but for the peak of the rate, the data are random tokens, as the vocabularies have no cache here, and the slice of
-a pod is one that fits. `--train.init-from FOLDER` starts from a downloaded folder; docs/FINETUNE.md goes on from there.
+a pod is one that fits. `--train.finetune.init-from FOLDER` starts from a downloaded folder; docs/FINETUNE.md goes on from there.
 """
 
 import dataclasses
 from dataclasses import replace
 from typing import Any
 
-from configs.experiment import Experiment, HeldOut, Train
+from configs.experiment import Checkpointing, Experiment, Finetuning, HeldOut, Train
 from configs.optimizers import gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
@@ -39,7 +39,7 @@ def _llama(name: str, *, layers: int, dim: int, hidden: int, heads: int, kv_head
         data=TextData(batch_size=1024, length=4096),
         # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
         optimizer=gpt3_adamw(peak=rate, steps=500_000, warmup=2000, eps=1e-5),
-        train=Train(steps=500_000, clip_norm=1.0, log_every=100, save_every=2000),
+        train=Train(steps=500_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=2000)),
         eval=HeldOut(batch_size=mesh.devices),
         execution=Execution(dtype="bfloat16", remat="full"),
     )
@@ -201,7 +201,13 @@ def smollm2_135m() -> Experiment:
         layout=data_parallel(1, 1),
         data=TextData(cache="smollm_english", batch_size=8, length=1024),
         optimizer=gpt3_adamw(peak=1e-4, steps=1000, warmup=50),
-        train=Train(steps=1000, clip_norm=1.0, init_from="smollm2_135m", save_every=200, eval_every=200),
+        train=Train(
+            steps=1000,
+            clip_norm=1.0,
+            finetune=Finetuning(init_from="smollm2_135m"),
+            checkpoint=Checkpointing(every=200),
+            eval_every=200,
+        ),
         eval=HeldOut(limit=20, batch_size=2),
     )
 

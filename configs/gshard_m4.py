@@ -14,7 +14,7 @@ sequence nor group length; its batch sizes and capacities imply a batch of 2048 
 
 from dataclasses import replace
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine
 from data.translation.config import Translate, TranslationData
 from models.execution import Execution
@@ -50,7 +50,7 @@ def quickstart() -> Experiment:
         data=TranslationData(cache="m4_quickstart", batch_size=32, source_length=64, target_length=48),
         # The paper's rate, 0.01 relative to each tensor's scale, is for a million steps; a short run bears more, then less.
         optimizer=Adafactor(schedule=Cosine(peak=0.03, steps=500, warmup=40, floor=0.02)),
-        train=Train(steps=500, log_every=10, save_every=100, keep=2),
+        train=Train(steps=500, log_every=10, checkpoint=Checkpointing(every=100, keep=2)),
         eval=Translate(per_language=2, beams=4, max_length=40, batch_size=128),
     )
 
@@ -96,7 +96,7 @@ def moe_128e_12l() -> Experiment:
         layout=layouts.expert_parallel_2d_fsdp(16, 8),
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
-        train=Train(steps=1_010_000, save_every=5000, eval_every=20_000, keep=5, log_every=100),
+        train=Train(steps=1_010_000, checkpoint=Checkpointing(every=5000, keep=5), eval_every=20_000, log_every=100),
         eval=Translate(per_language=40, max_length=128, batch_size=2048),  # a multiple of every layout's devices
         execution=Execution(dtype="bfloat16"),
     )

@@ -10,7 +10,7 @@ from dataclasses import replace
 from configs import gpt, gpt_released
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Cosine
-from data.dialog.config import DialogData, RateAndRank
+from data.lamda.config import LamdaData, RateAndRank
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded
 
@@ -56,8 +56,14 @@ def smollm2_chat() -> Experiment:
     return replace(
         e,
         name="lamda.smollm2_chat",
-        data=DialogData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
+        data=LamdaData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
         optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=220, warmup=20, floor=0.1), b2=0.95),
-        train=replace(e.train, steps=220, save_every=110, eval_every=0, freeze=("embedding",), freeze_layers=20),
+        train=replace(
+            e.train,
+            steps=220,
+            checkpoint=replace(e.train.checkpoint, every=110),
+            eval_every=0,
+            finetune=replace(e.train.finetune, freeze=("embedding",), freeze_layers=20),
+        ),
         eval=RateAndRank(split="test", limit=0, batch_size=4),
     )

@@ -4,7 +4,7 @@ Translation among 100 languages with one vocabulary of 128,112 ids, languages' t
 the experiments read translations into English (GShard M4's 102 languages), with the paper's optimizer.
 """
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import AdamW, InverseSqrt
 from data.translation.config import Translate, TranslationData
 from models.execution import Execution
@@ -26,7 +26,7 @@ def pretraining(name: str, model: M2M100Config, layout: Layout, **execution: str
         layout=layout,
         data=TranslationData(cache="m4_102", batch_size=2048),
         optimizer=AdamW(schedule=InverseSqrt(scale=5e-4 * 4000**0.5, flat=4000, warmup=4000), b2=0.98, eps=1e-6),
-        train=Train(steps=500_000, clip_norm=1.0, save_every=5000, keep=5, log_every=100),
+        train=Train(steps=500_000, clip_norm=1.0, checkpoint=Checkpointing(every=5000, keep=5), log_every=100),
         eval=Translate(per_language=40, max_length=128, batch_size=2048, beams=5),
         execution=Execution(dtype="bfloat16", **execution),  # pyright: ignore[reportArgumentType]
     )

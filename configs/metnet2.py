@@ -4,7 +4,7 @@ Deep learning for twelve hour precipitation forecasts, arXiv 2111.07470. models/
 paper's.
 """
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import AdamW, Constant, Cosine, Linear
 from data.grids.config import Forecasts, GridData
 from models.execution import Execution
@@ -37,7 +37,7 @@ def paper() -> Experiment:
             scored=(30, 60, 120, 180, 240, 360),
         ),
         optimizer=AdamW(schedule=Linear(peak=1e-4, steps=300_000, warmup=5_000), weight_decay=0.01),
-        train=Train(steps=300_000, clip_norm=1.0, log_every=100, save_every=5_000, keep=3),
+        train=Train(steps=300_000, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=5_000, keep=3)),
         eval=Forecasts(batch_size=8),
         execution=Execution(dtype="bfloat16", remat="full"),
     )
@@ -83,7 +83,7 @@ def quickstart() -> Experiment:
             scored=(1, 3, 6, 12, 24),
         ),
         optimizer=AdamW(schedule=Cosine(peak=2e-3, steps=1000, warmup=50, floor=0.02), weight_decay=0.01),
-        train=Train(steps=1000, clip_norm=1.0, log_every=10, save_every=250, eval_every=250, keep=2),
+        train=Train(steps=1000, clip_norm=1.0, log_every=10, checkpoint=Checkpointing(every=250, keep=2), eval_every=250),
         eval=Forecasts(batch_size=8),
         execution=Execution(unroll=0),
     )

@@ -7,7 +7,7 @@ GSPMD's announcement (Google AI blog, December 2021) says that modes may be swit
 from dataclasses import replace
 
 from configs.conformer import conformer
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
 from configs.vit import vit
 from configs.whisper import model as whisper
@@ -71,11 +71,8 @@ def quickstart() -> Experiment:
         train=Train(
             steps=1500,
             clip_norm=1.0,
-            save_every=500,
-            keep=1,
-            init_from="audio_tower=whisper_base",
-            freeze=("audio_tower",),
-            fresh=_WHISPERS_DECODER,
+            checkpoint=Checkpointing(every=500, keep=1),
+            finetune=Finetuning(init_from="audio_tower=whisper_base", freeze=("audio_tower",), fresh=_WHISPERS_DECODER),
         ),
         eval=Decode(split="test", beams=1, max_length=40, batch_size=32, length_penalty=0.0, limit=600),
     )
@@ -122,7 +119,7 @@ def pod() -> Experiment:
         layout=gathered_towers(4, 8, 64),
         data=MultimodalData(batch_size=65_536, height=224, width=224, seconds=16.0, targets_length=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
-        train=Train(steps=100_000, clip_norm=1.0, save_every=1000, keep=3),
+        train=Train(steps=100_000, clip_norm=1.0, checkpoint=Checkpointing(every=1000, keep=3)),
         eval=Decode(beams=4, max_length=128, batch_size=2048),
         execution=Execution(dtype="bfloat16", remat="full"),
     )
@@ -141,5 +138,5 @@ def emoji() -> Experiment:
         model=replace(both.model, whisper=None),
         data=replace(both.data, cache="emoji_names", seconds=0.0, sounds=1, batch_size=4, temperature=1.0),  # pyright: ignore[reportCallIssue]
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),
-        train=Train(steps=2000, clip_norm=1.0, save_every=500, keep=1),
+        train=Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=1)),
     )

@@ -6,7 +6,7 @@ released descendant of GShard M4.
 
 from dataclasses import replace
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Train
 from configs.m2m100 import dense, pretraining
 from configs.optimizers import AdamW, Cosine
 from data.translation.config import Translate, TranslationData
@@ -35,7 +35,7 @@ def n3_3b() -> Experiment:
 def catalogues() -> Experiment:
     """Fine-tunes NLLB-200 distilled 600M, or with `--model.vocab 128112` M2M-100 418M, on m4_quickstart's message catalogues.
 
-        scripts.train nllb.catalogues --train.init-from FOLDER --workdir runs/nllb --prepare
+        scripts.train nllb.catalogues --train.finetune.init-from FOLDER --workdir runs/nllb --prepare
 
     FOLDER is a Hugging Face folder; its vocabulary encodes the data. Other sizes need their `--model...` fields. Parameters,
     gradients and Adam's two moments take 9.8 GB. Not from the paper, and not run: no weights can be fetched here.
@@ -47,7 +47,7 @@ def catalogues() -> Experiment:
         layout=fully_sharded(1, 1),
         data=TranslationData(cache="m4_quickstart_released", batch_size=32, source_length=64, target_length=48),
         optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=2000, warmup=100), b2=0.98, weight_decay=0.01),
-        train=Train(steps=2000, clip_norm=1.0, save_every=500, eval_every=500, keep=2),
+        train=Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=2), eval_every=500),
         eval=Translate(per_language=2, beams=4, max_length=48, batch_size=32),
     )
 

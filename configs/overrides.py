@@ -4,12 +4,11 @@ Values are typed and checked.
 """
 
 import dataclasses
-import types
 import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from configs.registry import ConfigError
+from configs.registry import MOVED, ConfigError, required_fields, union_members
 from models.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -20,23 +19,28 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
 
     Args:
       arguments: `--field.path VALUE` or `--field.path=VALUE`; a tuple takes several values, and those of pairs one after the
-        other. Dashes stand for underscores.
+        other. Dashes stand for underscores. A union takes the name of one of its classes, or None: `--optimizer Lamb`. Fields
+        of the class that are not given have their defaults; those without a default keep their values.
       options: the command's other options, for hints.
 
     Raises:
       ConfigError: an unknown field (with the nearest one), a value of the wrong type, or one that its config refuses.
     """
-    fields = _fields(e)
-    changes: dict[str, Any] = {}
-    for path, texts in _split(arguments):
+    given = list(_split(arguments))
+    fields, changes = _fields(type(e), e, dict(given)), {}
+    for path, texts in given:
         if path not in fields:
             raise ConfigError(f"no field or option --{path}{_hint(path, [*fields, *options])}")
         changes[path] = _parse(fields[path], texts, f"--{path}")
-    return _replace(e, changes, "")
+    return _changed(type(e), e, changes)
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
-    """Returns the nearest field, also where other programs call it `learning_rate` or `lr`."""
+    """Returns the nearest field, also where it has moved or other programs call it `learning_rate` or `lr`."""
+    for old, new in MOVED.items():
+        moved = new if old.endswith(f".{name}") else name.replace(old, new, 1)
+        if moved != name and moved in known:
+            return nearest(moved, known)
     if name in ("learning_rate", "lr"):
         rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
         return nearest(rates[0], rates) if rates else nearest(name, known)
@@ -58,29 +62,51 @@ def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
         yield name.replace("-", "_"), texts
 
 
-def _fields(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Returns the types of a dataclass's fields by dotted path; for a union, those of the member that it holds."""
-    hints, fields = typing.get_type_hints(type(value)), {}
-    for field in dataclasses.fields(value):
-        inner = getattr(value, field.name)
-        if dataclasses.is_dataclass(inner):
-            fields |= _fields(inner, f"{prefix}{field.name}.")
+def _values(kind: Any, present: Any) -> dict[str, Any]:
+    """Returns a dataclass's values by field: those of `present`, or defaults where that is of another class.
+
+    A field without a default then keeps the value of `present`, if it has such a field; else it is left out.
+    """
+    if type(present) is kind:
+        return {field.name: getattr(present, field.name) for field in dataclasses.fields(kind)}
+    types_before, types_now, required = typing.get_type_hints(type(present)), typing.get_type_hints(kind), required_fields(kind)
+    kept = {name: getattr(present, name) for name in required if types_before.get(name) == types_now[name]}
+    others = [field for field in dataclasses.fields(kind) if field.name not in required]
+    return kept | {f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in others}
+
+
+def _fields(kind: Any, present: Any, texts: dict[str, list[str]], prefix: str = "") -> dict[str, Any]:
+    """Returns the types of a dataclass's fields by dotted path; for a union, its own and those of its class."""
+    hints, values, fields = typing.get_type_hints(kind), _values(kind, present), {}
+    for field in dataclasses.fields(kind):
+        path, hint = prefix + field.name, hints[field.name]
+        inner = values.get(field.name)
+        chosen = type(inner) if field.name in values else hint
+        if union_members(hint):
+            fields[path] = hint
+            chosen = _parse(hint, texts[path], f"--{path}") if path in texts else type(inner)
+        if dataclasses.is_dataclass(chosen):
+            fields |= _fields(chosen, inner, texts, f"{path}.")
         else:
-            fields[prefix + field.name] = hints[field.name]
+            fields[path] = hint
     return fields
 
 
-def _replace(value: Any, changes: dict[str, Any], prefix: str) -> Any:
+def _changed(kind: Any, present: Any, changes: dict[str, Any], prefix: str = "") -> Any:
     """Returns a dataclass with fields changed, all at once, so that its own checks see only the result."""
-    new: dict[str, Any] = {}
-    for field in dataclasses.fields(value):
+    hints, values = typing.get_type_hints(kind), _values(kind, present)
+    for field in dataclasses.fields(kind):
         path = prefix + field.name
-        if path in changes:
-            new[field.name] = changes[path]
-        elif any(changed.startswith(f"{path}.") for changed in changes):
-            new[field.name] = _replace(getattr(value, field.name), changes, f"{path}.")
+        inner = values.get(field.name)
+        chosen = changes.get(path, type(inner) if field.name in values else hints[field.name])
+        if dataclasses.is_dataclass(chosen) and any(changed == path or changed.startswith(f"{path}.") for changed in changes):
+            values[field.name] = _changed(chosen, inner, changes, f"{path}.")
+        elif path in changes:
+            values[field.name] = chosen
+    if missing := [name for name in required_fields(kind) if name not in values]:
+        raise ConfigError(f"--{prefix}{missing[0]} is missing: {kind.__name__} has no default for it")
     try:
-        return dataclasses.replace(value, **new)
+        return kind(**values)
     except UserError:
         raise
     except ValueError as error:  # a config's own check
@@ -100,8 +126,10 @@ def _parse(kind: Any, texts: list[str], name: str) -> Any:
         if text not in map(str, arguments):
             raise ConfigError(f"{name} {text!r}: no such value{nearest(text, map(str, arguments))}")
         return next(value for value in arguments if str(value) == text)
-    if origin in (typing.Union, types.UnionType):
-        raise ConfigError(f"{name}: a value of this kind is not set as a whole; set its fields")
+    if members := union_members(kind):
+        if text not in members:
+            raise ConfigError(f"{name} {text!r}: no such class{nearest(text, members)}")
+        return None if text == "None" else members[text]
     if kind is bool:
         if text not in ("True", "False"):
             raise ConfigError(f"{name} {text!r}: expected True or False")

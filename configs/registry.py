@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Faults, Finetuning
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
 from models import families
@@ -79,7 +79,9 @@ def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
             e.layout, mesh=tuple((name, size) for (name, _), size in zip(e.layout.mesh, sizes, strict=True))
         ),
         data=e.data.tiny(),
-        train=dataclasses.replace(e.train, steps=3, log_every=1, save_every=2, eval_every=0),
+        train=dataclasses.replace(
+            e.train, steps=3, log_every=1, checkpoint=dataclasses.replace(e.train.checkpoint, every=2), eval_every=0
+        ),
     )
 
 
@@ -112,8 +114,15 @@ MOVED_INTO_MOE = (
 )
 
 # Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
-MOVED = {f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")} | {
-    f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE
+MOVED = {
+    **{f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")},
+    **{f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE},
+    "train.save_every": "train.checkpoint.every",
+    "train.save_failures": "train.checkpoint.max_failures",
+    "train.checkpoints": "train.checkpoint.folder",
+    **{f"train.{name}": f"train.checkpoint.{name}" for name in ("keep", "keep_every", "best")},
+    **{f"train.{f.name}": f"train.faults.{f.name}" for f in dataclasses.fields(Faults)},
+    **{f"train.{f.name}": f"train.finetune.{f.name}" for f in dataclasses.fields(Finetuning)},
 }
 
 
@@ -148,49 +157,78 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     """
     if kind is Experiment and isinstance(data, dict):
         data = modernized(data)
-    origin, args = typing.get_origin(kind), typing.get_args(kind)
-    members = _OPEN[kind]() if kind in _OPEN else {}
-    if origin in (typing.Union, types.UnionType):
-        if data is None and types.NoneType in args:
-            return None
-        members = {member.__name__: member for member in args if member is not types.NoneType}
-    if members:
-        name = str(data.get("class")) if isinstance(data, dict) else "None"
-        if name not in members:
-            raise ConfigError(f"{path}: class {shortened(name)!r} unknown{nearest(name, members)}")
-        return from_json(data, members[name], path)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        if not isinstance(data, dict):
-            raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
-        if modernized_class := getattr(kind, "modernized", None):
-            data = modernized_class(data)
-        hints = typing.get_type_hints(kind)
-        known = [f.name for f in dataclasses.fields(kind)]
-        needed = [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
-        for key in data:
-            if key != "class" and key not in known:
-                raise ConfigError(f"{path}: unknown field {shortened(key)!r}{nearest(key, known)}")
-        for key in needed:
-            if key not in data:
-                raise ConfigError(f"{path}: field {key!r} is missing")
-        fields = {key: from_json(data[key], hints[key], f"{path}.{key}") for key in known if key in data}
-        try:
-            return kind(**fields)
-        except UserError:
-            raise
-        except Exception as error:  # a config's own check, or one that no such values were expected in
-            raise ConfigError(f"{path}: {told(error)}") from error
-    if origin is tuple:
-        if not isinstance(data, list):
-            raise ConfigError(f"{path}: expected a list, got {json.dumps(data)[:60]}")
-        inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
-        if len(inner) != len(data):
-            raise ConfigError(f"{path}: expected {len(inner)} values, got {len(data)}")
-        return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))
-    if origin is typing.Literal:
-        if data not in args:
-            raise ConfigError(f"{path}: {shortened(repr(data))} is not one of {', '.join(map(repr, args))}")
-        return data
+    if members := union_members(kind):
+        return _union_from_json(data, members, path)
+    if dataclasses.is_dataclass(kind):
+        return _dataclass_from_json(data, kind, path)
+    if typing.get_origin(kind) is tuple:
+        return _tuple_from_json(data, typing.get_args(kind), path)
+    if typing.get_origin(kind) is typing.Literal:
+        return _literal_from_json(data, typing.get_args(kind), path)
+    return _number_or_text_from_json(data, kind, path)
+
+
+def union_members(kind: Any) -> dict[str, Any]:
+    """Returns the classes of a union, or those registered for a protocol, by name, and None as "None"; {} for other types."""
+    if typing.get_origin(kind) in (typing.Union, types.UnionType):
+        members = typing.get_args(kind)
+        return {"None" if member is types.NoneType else member.__name__: member for member in members}
+    return _OPEN[kind]() if kind in _OPEN else {}
+
+
+def _union_from_json(data: Any, members: dict[str, Any], path: str) -> Any:
+    if data is None and "None" in members:
+        return None
+    classes = {name: member for name, member in members.items() if member is not types.NoneType}
+    name = str(data.get("class")) if isinstance(data, dict) else "None"
+    if name not in classes:
+        raise ConfigError(f"{path}: class {shortened(name)!r} unknown{nearest(name, classes)}")
+    return from_json(data, classes[name], path)
+
+
+def _dataclass_from_json(data: Any, kind: Any, path: str) -> Any:
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
+    if own := getattr(kind, "modernized", None):
+        data = own(data)
+    hints = typing.get_type_hints(kind)
+    known = [field.name for field in dataclasses.fields(kind)]
+    for key in data:
+        if key != "class" and key not in known:
+            raise ConfigError(f"{path}: unknown field {shortened(key)!r}{nearest(key, known)}")
+    for key in required_fields(kind):
+        if key not in data:
+            raise ConfigError(f"{path}: field {key!r} is missing")
+    fields = {key: from_json(data[key], hints[key], f"{path}.{key}") for key in known if key in data}
+    try:
+        return kind(**fields)
+    except UserError:
+        raise
+    except Exception as error:  # a config's own check, or one that no such values were expected in
+        raise ConfigError(f"{path}: {told(error)}") from error
+
+
+def required_fields(kind: Any) -> list[str]:
+    """Returns the names of a dataclass's fields that have no default."""
+    return [f.name for f in dataclasses.fields(kind) if f.default is f.default_factory is dataclasses.MISSING]
+
+
+def _tuple_from_json(data: Any, args: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    if not isinstance(data, list):
+        raise ConfigError(f"{path}: expected a list, got {json.dumps(data)[:60]}")
+    inner = [args[0]] * len(data) if args[-1] is Ellipsis else args
+    if len(inner) != len(data):
+        raise ConfigError(f"{path}: expected {len(inner)} values, got {len(data)}")
+    return tuple(from_json(v, k, f"{path}[{i}]") for i, (v, k) in enumerate(zip(data, inner, strict=True)))
+
+
+def _literal_from_json(data: Any, values: tuple[Any, ...], path: str) -> Any:
+    if data not in values:
+        raise ConfigError(f"{path}: {shortened(repr(data))} is not one of {', '.join(map(repr, values))}")
+    return data
+
+
+def _number_or_text_from_json(data: Any, kind: Any, path: str) -> Any:
     if kind is float and isinstance(data, int) and not isinstance(data, bool) and abs(data) < 2**1023:
         return float(data)
     if type(data) is not kind or (isinstance(data, int) and abs(data) >= 2**63):

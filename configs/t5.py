@@ -12,7 +12,7 @@ Adafactor at 1 / sqrt(max(step, 10,000)). T5's own vocabulary lies in no package
 from dataclasses import replace
 from typing import Any
 
-from configs.experiment import Experiment, HeldOut, Train
+from configs.experiment import Checkpointing, Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt
 from data.config import Decode
 from data.text.config import SpanTextData
@@ -67,7 +67,7 @@ def experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> 
         layout=layout,
         data=SpanTextData(cache="c4_t5_568", batch_size=2048, length=568, multiple=128),
         optimizer=Adafactor(schedule=InverseSqrt()),
-        train=Train(steps=1_000_000, save_every=5000, keep=5, log_every=100),
+        train=Train(steps=1_000_000, checkpoint=Checkpointing(every=5000, keep=5), log_every=100),
         eval=HeldOut(limit=4096, batch_size=2048),  # a multiple of every layout's devices
         execution=Execution(dtype="bfloat16", **execution),
     )
@@ -86,7 +86,7 @@ def quickstart() -> Experiment:
         layout=expert_parallel(1, 1),
         data=SpanTextData(cache="t5_small", batch_size=32, length=70, multiple=16),  # 64 inputs and 14 targets
         optimizer=Adafactor(schedule=Cosine(peak=0.02, steps=2000, warmup=100, floor=0.1)),
-        train=Train(steps=2000, log_every=10, save_every=500, eval_every=100, keep=2),
+        train=Train(steps=2000, log_every=10, checkpoint=Checkpointing(every=500, keep=2), eval_every=100),
         eval=HeldOut(limit=200, batch_size=16),
         execution=Execution(unroll=0),
     )
@@ -110,15 +110,15 @@ def bench_60m() -> Experiment:
 def debian_sections_5k() -> Experiment:
     """The quickstart, fine-tuned to write which of 58 sections a Debian package belongs to: 5,000 labels.
 
-    With `--train.init-from` a run or a release of t5.quickstart. The learning rate is constant, as where T5 is fine-tuned
-    (section 3.1.2), and ten times T5's, since there are so few steps.
+    With `--train.finetune.init-from` a run or a release of t5.quickstart. The learning rate is constant, as where T5 is
+    fine-tuned (section 3.1.2), and ten times T5's, since there are so few steps.
     """
     return replace(
         quickstart(),
         name="t5.debian_sections_5k",
         data=TextToTextData(cache="t5_debian_sections_5k", batch_size=2),
         optimizer=Adafactor(schedule=Constant(value=1e-2)),
-        train=Train(steps=500, clip_norm=1.0, log_every=20, save_every=250, keep=1),
+        train=Train(steps=500, clip_norm=1.0, log_every=20, checkpoint=Checkpointing(every=250, keep=1)),
         eval=Decode(split="test", beams=1, length_penalty=0.0, max_length=16),
     )
 

@@ -11,7 +11,7 @@ differs: `scripts.show NAME --json` says what ours does.
 from dataclasses import replace
 from typing import Any
 
-from configs.experiment import Experiment, HeldOut, Train
+from configs.experiment import Checkpointing, Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Linear
 from data.images.config import Augmentation, ImageData
 from models.execution import Execution
@@ -41,7 +41,7 @@ def experiment(name: str, model: VitConfig, layout: Layout, batch: int, steps: i
             augmentation=Augmentation(crop="resized", flip=True, layers=2, magnitude=10.0, mixup=0.2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=peak, steps=steps, warmup=10_000), weight_decay=0.1),
-        train=Train(steps=steps, clip_norm=1.0, save_every=5000, keep=5, log_every=100),
+        train=Train(steps=steps, clip_norm=1.0, checkpoint=Checkpointing(every=5000, keep=5), log_every=100),
         eval=HeldOut(split="validation", batch_size=batch),
         execution=Execution(dtype="bfloat16", **fields),
     )
@@ -197,7 +197,7 @@ def quickstart() -> Experiment:
             augmentation=Augmentation(flip=True, mixup=0.2),
         ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=5800, warmup=300, floor=0.01), weight_decay=0.5),
-        train=Train(steps=5800, clip_norm=1.0, log_every=100, save_every=1000, eval_every=1000, keep=2),
+        train=Train(steps=5800, clip_norm=1.0, log_every=100, checkpoint=Checkpointing(every=1000, keep=2), eval_every=1000),
         eval=HeldOut(split="test", batch_size=200),
         execution=Execution(unroll=0),
     )

@@ -7,7 +7,7 @@ decay .1, gradients clipped to 1, the rate falling linearly to 0 after 2,048 ste
 
 from dataclasses import replace
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import AdamW, Constant, Linear
 from data.config import Decode
 from data.speech.config import SpecAugment, SpeechData
@@ -49,7 +49,13 @@ def experiment(name: str, model: WhisperConfig, layout: Layout, peak: float, **e
             augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Linear(peak=peak, steps=2**20, warmup=2048), b2=0.98, eps=1e-6, weight_decay=0.1),
-        train=Train(steps=2**20, clip_norm=1.0, save_every=5000, keep=5, log_every=100, freeze=SINUSOIDS),
+        train=Train(
+            steps=2**20,
+            clip_norm=1.0,
+            checkpoint=Checkpointing(every=5000, keep=5),
+            log_every=100,
+            finetune=Finetuning(freeze=SINUSOIDS),
+        ),
         eval=Decode(beams=5, max_length=224, batch_size=64, length_penalty=0.0),
         execution=Execution(dtype="bfloat16", **execution),  # pyright: ignore[reportArgumentType]
     )
@@ -119,7 +125,12 @@ def czech() -> Experiment:
             augment=SpecAugment(bands=2, stretches=2),
         ),
         optimizer=AdamW(schedule=Linear(peak=3e-5, steps=340, warmup=30), b2=0.98, weight_decay=0.01),
-        train=Train(steps=340, clip_norm=1.0, save_every=170, keep=1, init_from="whisper_base", freeze=("front",)),
+        train=Train(
+            steps=340,
+            clip_norm=1.0,
+            checkpoint=Checkpointing(every=170, keep=1),
+            finetune=Finetuning(init_from="whisper_base", freeze=("front",)),
+        ),
         eval=Decode(split="validation", beams=1, max_length=64, batch_size=16, length_penalty=0.0),
         execution=Execution(),
     )
@@ -138,13 +149,18 @@ def english() -> Experiment:
         name="whisper.english",
         data=replace(base.data, cache="fillets_english", batch_size=4, targets_length=96),
         optimizer=AdamW(schedule=Linear(peak=3e-5, steps=200, warmup=20), b2=0.98, weight_decay=0.01),
-        train=replace(base.train, steps=200, save_every=100, freeze=("front", "encoder")),
+        train=replace(
+            base.train,
+            steps=200,
+            checkpoint=replace(base.train.checkpoint, every=100),
+            finetune=replace(base.train.finetune, freeze=("front", "encoder")),
+        ),
         eval=replace(base.eval, split="test", limit=60),
     )
 
 
 def bench_tiny() -> Experiment:
-    """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.bench_peers)."""
+    """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.lab.peers.compare)."""
     base = tiny()
     return replace(
         base,

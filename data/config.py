@@ -1,46 +1,77 @@
-"""What the configurations of data and of evaluation have in common: plain values, no JAX."""
+"""The base classes of the configurations of data, caches and evaluation: plain values, no JAX."""
 
+import abc
 import dataclasses
 from typing import Any, ClassVar, Protocol
 
 from data.features import Features
 
 
-class DataConfig(Protocol):
-    """Which examples a model reads, and how many at a time: a frozen dataclass of plain values.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig(abc.ABC):
+    """Which examples a model reads, and how many at a time: plain values.
 
     Attributes:
       kind: a key of data.kinds.KINDS.
-      benchmark: by which runs are measured (trainers/measure/mlperf_rules.py).
+      benchmark: the benchmark that measures runs (trainers/measure/mlperf_rules.py).
       cache: name of the prepared cache; "" is random data in full rows, for throughput and tests: no files, no TensorFlow.
       batch_size: rows of a global batch.
-      seed: of the order in which rows come, and of how they are augmented.
+      seed: seed of the order of rows, and of how they are augmented.
     """
 
     kind: ClassVar[str]
-    benchmark: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
+    benchmark: ClassVar[str] = "throughput"
 
-    @property
-    def cache(self) -> str: ...
+    cache: str = ""
+    batch_size: int
+    seed: int = 0
 
-    @property
-    def batch_size(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
+    @abc.abstractmethod
+    def stored(self) -> Features:
+        """Returns the arrays of a row as the cache stores it, in that order."""
 
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it."""
-        ...
+        return self.stored()
 
-    def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores it, in that order."""
-        ...
-
+    @abc.abstractmethod
     def tiny(self) -> "DataConfig":
-        """Returns random data in a batch that runs in seconds."""
-        ...
+        """Returns a configuration of random data whose batches run in seconds."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CacheConfig:
+    """The settings of a prepared cache: plain values. Its contents depend on them and on packages alone.
+
+    Attributes:
+      kind: a key of data.kinds.KINDS.
+    """
+
+    kind: ClassVar[str]
+
+    @classmethod
+    def from_source(cls, source: str) -> "CacheConfig | None":
+        """Returns the settings of a cache of a user's own data, if this class makes any of it.
+
+        Args:
+          source: a folder, a file, or "tfds:NAME".
+        """
+        return None
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        """The prepared caches that this one is made from, such as the one whose vocabulary it takes."""
+        return ()
+
+    @property
+    def released(self) -> bool:
+        """Whether the cache is encoded with the vocabulary of a folder, which is named when it is prepared."""
+        return False
+
+    @property
+    def derived_by(self) -> str:
+        """The model that labels, transcribes or scores examples before the cache is prepared; "" if none does."""
+        return ""
 
 
 class EvalConfig(Protocol):

@@ -79,6 +79,21 @@ class Decoding(abc.ABC, Generic[Item]):
 
 
 @runtime_checkable
+class HasSounds(Protocol):
+    """A decoding whose examples are sounds, each with its `language` and `task`, such as those that scripts.transcribe is given.
+
+    Attributes:
+      vocabulary: whose ids the model writes.
+    """
+
+    vocabulary: Any
+
+    def samples(self, example: Any) -> np.ndarray:
+        """Returns the samples of an example [N], float32 at 16 kHz."""
+        ...
+
+
+@runtime_checkable
 class DecodesLanguages(Protocol):
     """A decoding of texts in several languages, such as those that scripts.translate is given."""
 

@@ -1,29 +1,39 @@
 """The kinds of data: each is plain configuration plus behaviour that is found by its name. No JAX, no TensorFlow.
 
-A kind is a folder with config.py (`CONFIGS`, frozen dataclasses with a ClassVar `kind`; `EVALS`, ways to evaluate that it brings
-along), task.py (`task`, which makes the behaviour of a configuration: data.task.Task), settings.py (`ENTRIES`, its prepared
-caches by name) and cache.py, which makes them. Registering one is a line in `KINDS`.
+A kind is a folder with config.py (`CONFIGS`, subclasses of DataConfig with a ClassVar `kind`; `EVALS`, ways to evaluate that it
+brings along), task.py (`task`, which makes the behaviour of a configuration: data.task.Task), caches.py (`CACHES`, subclasses of
+CacheConfig, and `ENTRIES`, the prepared caches by name) and maker.py (`maker`, which makes the data.cache_maker.CacheMaker of a
+cache). Registering one is a line in `KINDS`.
 """
 
 import importlib
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from data.config import DataConfig, Decode, HeldOut
+from data.config import CacheConfig, DataConfig, Decode, HeldOut
+from data.stages import Progress
 from data.task import Task
 from models.errors import UserError, nearest
 
+if TYPE_CHECKING:
+    from data.cache_maker import CacheMaker
+
 KINDS: dict[str, str] = {  # name -> package
     "chat": "data.chat",
-    "dialog": "data.dialog",
     "grids": "data.grids",
     "images": "data.images",
     "labelled": "data.labelled",
+    "lamda": "data.lamda",
     "multimodal": "data.multimodal",
     "speech": "data.speech",
     "text": "data.text",
     "text_to_text": "data.text_to_text",
     "translation": "data.translation",
 }
+EARLIER = {"dialog": "lamda"}
+"""Names of kinds in the manifests of caches that were prepared before."""
+EARLIER_CLASSES = {"DialogData": "LamdaData"}
+"""Names of configuration classes in experiments that were stored before."""
 
 
 def task_of(data: DataConfig) -> Task[Any]:
@@ -31,9 +41,20 @@ def task_of(data: DataConfig) -> Task[Any]:
     return module(data.kind, "task").task(data)
 
 
+def maker_of(name: str, settings: CacheConfig, root: Path, progress: Progress = print) -> "CacheMaker[Any]":
+    """Returns the maker of a cache, in the data folder `root`; raises UserError with the nearest name."""
+    return module(settings.kind, "maker").maker(name, settings, root, progress)
+
+
 def config_classes() -> dict[str, type]:
-    """Returns the configuration classes of all kinds, by class name."""
-    return {cls.__name__: cls for name in KINDS for cls in module(name, "config").CONFIGS}
+    """Returns the configuration classes of all kinds, by class name, present or earlier."""
+    classes = {cls.__name__: cls for name in KINDS for cls in module(name, "config").CONFIGS}
+    return classes | {earlier: classes[name] for earlier, name in EARLIER_CLASSES.items() if name in classes}
+
+
+def cache_classes() -> list[type[CacheConfig]]:
+    """Returns the classes of settings of the caches of all kinds."""
+    return [cls for name in KINDS for cls in module(name, "caches").CACHES]
 
 
 def eval_classes() -> dict[str, type]:
@@ -42,7 +63,8 @@ def eval_classes() -> dict[str, type]:
 
 
 def module(name: str, file: str) -> Any:
-    """Returns a module of a kind's folder; raises UserError with the nearest name."""
+    """Returns a module of a kind's folder, by its present or an earlier name; raises UserError with the nearest name."""
+    name = EARLIER.get(name, name)
     if name not in KINDS:
         raise UserError(f"no kind of data {name!r}{nearest(name, KINDS)}")
     return importlib.import_module(f"{KINDS[name]}.{file}")

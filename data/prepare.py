@@ -1,65 +1,29 @@
 """Prepared caches by name, which `data.reading.batches` reads.
 
-A cache is a folder <data>/caches/NAME: `train/PART.array_record` with packed rows, a `SPLIT.jsonl` of raw examples for each
-held-out split, the vocabularies, and `manifest.json`. It is reused while its inputs are unchanged.
-
-Its contents depend on its kind: the modules `cache` of `kinds.KINDS`. Each has FORMAT (increased
-whenever the same packages would give another cache), `packages_of(settings)`, `depends_on(name, settings, root)` (its other
-inputs, as plain values) and `build(settings, root, folder, progress)`, which fills the folder and returns its part of the
-manifest. A kind whose caches may be encoded with the vocabulary of released weights also has `adopt(settings, folder, root)`,
-which takes it from their folder. A kind that makes caches of a user's own data has `from_source(source)` in its settings.
+A cache is a folder <data>/caches/NAME, made by the `data.cache_maker.CacheMaker` of its kind. It is reused while its inputs are
+unchanged: its settings, its packages, the maker's format, and whatever else the maker names.
 """
 
 import dataclasses
 import json
 import shutil
-import types
-import typing
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from data import kinds, paths
+from data.config import CacheConfig
 from data.packages import fetch
 from data.reading import files
 from data.stages import Progress, stage
 from data.task import DataError
 
-
-class Settings(Protocol):
-    """The settings of a prepared cache: a frozen dataclass of plain values, whose kind is a key of `kinds.KINDS`."""
-
-    kind: ClassVar[str]
-    __dataclass_fields__: ClassVar[dict[str, Any]]
-
-
-@runtime_checkable
-class MadeFromCaches(Protocol):
-    """Settings of a cache that is made from other prepared caches, such as the one whose vocabulary it takes."""
-
-    @property
-    def caches(self) -> tuple[str, ...]:
-        """Their names, keys of PREPARED."""
-        ...
-
-
-@runtime_checkable
-class TakesVocabulary(Protocol):
-    """Settings of a cache that may be encoded with the vocabulary of released weights, which its kind's `adopt` takes."""
-
-    @property
-    def released(self) -> bool:
-        """Whether it is."""
-        ...
-
-
-PREPARED: dict[str, Settings] = {
-    name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "settings").ENTRIES.items()
+PREPARED: dict[str, CacheConfig] = {
+    name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "caches").ENTRIES.items()
 }
 
 
-def settings_from(source: str) -> Settings:
-    """Returns the settings of a cache of the user's own data: the first that a kind of data makes of it (`from_source`).
+def settings_from(source: str) -> CacheConfig:
+    """Returns the settings of a cache of the user's own data, by the first class that makes any of it.
 
     Args:
       source: a folder, a file, or "tfds:NAME".
@@ -67,10 +31,9 @@ def settings_from(source: str) -> Settings:
     Raises:
       DataError: it does not exist, or no kind of data is made of it.
     """
-    for kind in kinds.KINDS:
-        made = getattr(kinds.module(kind, "settings"), "from_source", lambda source: None)(source)
-        if made is not None:
-            return made
+    for cls in kinds.cache_classes():
+        if settings := cls.from_source(source):
+            return settings
     if ":" not in source and not Path(source).exists():
         raise DataError(f"{source!r}: no such file or folder")
     raise DataError(
@@ -79,21 +42,14 @@ def settings_from(source: str) -> Settings:
     )
 
 
-def own_settings() -> list[type[Settings]]:
-    """Returns the classes of settings of a user's own data: what `from_source` of each kind may return."""
-    makers = (getattr(kinds.module(kind, "settings"), "from_source", None) for kind in kinds.KINDS)
-    returned = (typing.get_type_hints(maker)["return"] for maker in makers if maker)
-    return [cls for union in returned for cls in typing.get_args(union) if cls is not types.NoneType]
-
-
-def takes_vocabulary(settings: Settings) -> bool:
-    """Returns whether a cache is encoded with the vocabulary of released weights."""
-    return isinstance(settings, TakesVocabulary) and settings.released
+def own_settings() -> list[type[CacheConfig]]:
+    """Returns the classes of settings of a user's own data."""
+    return [cls for cls in kinds.cache_classes() if "from_source" in vars(cls)]
 
 
 def prepare(
     cache: str,
-    settings: Settings | None = None,
+    settings: CacheConfig | None = None,
     *,
     data_dir: Path | None = None,
     vocabulary: Path | None = None,
@@ -122,20 +78,14 @@ def prepare(
     settings = settings or PREPARED[cache]
     root = data_dir or paths.data_dir()
     folder = root / "caches" / cache
-    kind = settings.kind
-    maker = kinds.module(kind, "cache")
-    for other in settings.caches if isinstance(settings, MadeFromCaches) else ():
+    maker = kinds.maker_of(cache, settings, root, progress)
+    for other in settings.caches:
         prepare(other, data_dir=root, progress=progress)
     if vocabulary:
-        if not takes_vocabulary(settings):
-            raise DataError(f"cache {cache!r} has a vocabulary of its own, and takes none from {vocabulary}")
-        maker.adopt(settings, vocabulary, root)
-    needed = maker.packages_of(settings)
-    fields = dataclasses.asdict(settings)
-    made_from = [maker.FORMAT, fields, {package.file: package.sha256 for package in needed}]
-    made_from += maker.depends_on(cache, settings, root)
-    inputs = paths.digest(made_from)
-    if _is_made_from(folder, kind, inputs):
+        maker.adopt(vocabulary)
+    needed, fields = maker.packages(), dataclasses.asdict(settings)
+    inputs = paths.digest([maker.FORMAT, fields, {package.file: package.sha256 for package in needed}, *maker.inputs()])
+    if _is_made_from(folder, settings.kind, inputs):
         progress(f"{cache}: up to date in {folder}")
         return folder
 
@@ -149,15 +99,15 @@ def prepare(
         mapper = BeamMapper(beam, unfinished, progress)
     with paths.new_folder(folder) as new:
         with files.mapped_by(mapper):
-            built = maker.build(settings, root, new, progress)
+            contents = maker.build(new)
         written = sorted(path for path in new.rglob("*") if path.is_file())
         hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in written}
         lengths = [value for name, value in fields.items() if name.endswith("length")]
         manifest = {
             "cache": cache,
-            "kind": kind,
+            "kind": settings.kind,
             **fields,
-            **built,
+            **contents,
             "files": hashes,
             "packages": {path.name: paths.sha256(path) for path in fetched},
             "inputs": inputs,
@@ -173,5 +123,6 @@ def _is_made_from(folder: Path, kind: str, inputs: str) -> bool:
         manifest = json.loads((folder / "manifest.json").read_text())
     except FileNotFoundError:
         return False
-    same = manifest["inputs"] == inputs and manifest.get("kind") == kind
+    made = manifest.get("kind")
+    same = manifest["inputs"] == inputs and kinds.EARLIER.get(made, made) == kind
     return same and all((folder / name).exists() for name in manifest["files"])

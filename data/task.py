@@ -104,19 +104,19 @@ class Task(abc.ABC, Generic[Config]):
         return row
 
     @property
-    def together(self) -> int:
-        """How many rows, consecutive by index from a multiple of this on, `finish` is given at a time."""
+    def group_size(self) -> int:
+        """Number of consecutive rows passed to `combine` at once; groups start at multiples of it."""
         return 1
 
     @property
-    def finished(self) -> int:
-        """How many rows `finish` returns of those that it is given together; fewer where it packs them."""
-        return self.together
+    def rows_per_group(self) -> int:
+        """Number of rows that `combine` returns; less than `group_size` where it packs them."""
+        return self.group_size
 
-    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
         """Returns augmented rows as the model gets them, mixed or packed if at all: a pure function of its arguments.
 
-        A task whose `augmentation` is "" is not asked.
+        Not called when `augmentation` is empty.
         """
         return list(rows)
 
@@ -213,13 +213,13 @@ class RanksResponses(Protocol):
 
 
 @runtime_checkable
-class Decides(Protocol):
-    """A task whose scores depend on a decision that is made on other examples than those that are scored."""
+class ChoosesThresholds(Protocol):
+    """A task whose scores need thresholds chosen on another split."""
 
-    def decide(self, totals: Mapping[str, Sum]) -> Any:
-        """Returns the decisions that are best by the model's metrics on some examples."""
+    def choose_thresholds(self, totals: Mapping[str, Sum]) -> Any:
+        """Returns the thresholds that are best by the model's metrics on some examples."""
         ...
 
-    def decided(self, totals: Mapping[str, Sum], decisions: Any) -> dict[str, float]:
-        """Returns the task's scores by name, with these decisions."""
+    def scores_at(self, totals: Mapping[str, Sum], thresholds: Any) -> dict[str, float]:
+        """Returns the task's scores by name, with these thresholds."""
         ...

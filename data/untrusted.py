@@ -233,5 +233,5 @@ def _without_panics() -> Iterator[None]:
             os.dup2(saved, 2)
             os.close(saved)
             kept.seek(0)
-            if not panicked and (said := kept.read()):
-                os.write(2, said)
+            if not panicked and (output := kept.read()):
+                os.write(2, output)

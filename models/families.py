@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from models.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from models.family import Family
+    from models.interchange import ArrayFiles, GgufFiles, Interchange
+
 
 FAMILIES: dict[str, str] = {  # name -> package
     "bert": "models.bert",
@@ -48,10 +49,24 @@ def family_of(config: ModelConfig) -> Family:
     return importlib.import_module(f"{_package(config.family)}.family").FAMILY
 
 
-def interchange_of(name: str, form: str = "huggingface") -> ModuleType | None:
-    """Returns a family's module for released checkpoints of a form (huggingface.py, npz.py, ...); None where it has none."""
+def interchange_of(name: str) -> Interchange[Any] | None:
+    """Returns how a family's models are read from, and written to, folders of Hugging Face's; None where they are not."""
+    return _interchange(name, "huggingface")
+
+
+def gguf_of(name: str) -> GgufFiles[Any] | None:
+    """Returns how a family's models are read from GGUF files; None where they are not."""
+    return _interchange(name, "gguf")
+
+
+def array_files_of(name: str, form: str) -> ArrayFiles[Any] | None:
+    """Returns how a family's models are read from arrays of a form (npz.py, openai.py, ...); None where they are not."""
+    return _interchange(name, form)
+
+
+def _interchange(name: str, form: str) -> Any:
     module = f"{_package(name)}.{form}"
-    return importlib.import_module(module) if importlib.util.find_spec(module) else None
+    return importlib.import_module(module).INTERCHANGE if importlib.util.find_spec(module) else None
 
 
 def config_classes() -> dict[str, type]:

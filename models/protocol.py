@@ -302,6 +302,21 @@ class SequenceToSequence(Decodes):
         """The number of tokens that the model can produce."""
 
 
+class HearsWindows(SequenceToSequence):
+    """A model that turns a window of sound into a text (models/whisper). `start` reads `frames` [B, T, F], log-mel by Whisper's
+    convention, and `frames_segments` [B, T]."""
+
+    @property
+    @abc.abstractmethod
+    def window(self) -> tuple[int, int]:
+        """The most frames of a window, and the numbers of a frame."""
+
+    @property
+    @abc.abstractmethod
+    def longest(self) -> int:
+        """The most tokens of a text, those that it is begun with included."""
+
+
 class Writes(abc.ABC):
     """A model that turns a source into a text in a way of its own, not token by token (CTC, a transducer)."""
 

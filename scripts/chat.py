@@ -19,15 +19,15 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from data.dialog.tools import reference
-from data.dialog.tools.toolset import Toolset
+from data.lamda.tools import reference
+from data.lamda.tools.toolset import Toolset
 from models.errors import UserError, nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
-from trainers.evaluation.dialog import Reply, for_user, reply
+from trainers.inference.tool_loop import Reply, for_user, reply
 
 if TYPE_CHECKING:  # main imports it, after JAX is set up
-    from trainers.evaluation.respond import Candidate
+    from trainers.inference.sample_and_rank import Candidate
 
 
 def main() -> int:
@@ -47,16 +47,16 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from data.kinds import task_of
-    from trainers.evaluation.place import placed
-    from trainers.evaluation.respond import Respond, Responder
+    from trainers.inference.load import load
+    from trainers.inference.sample_and_rank import Respond, Responder
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     config = Respond(candidates=args.candidates, top_k=args.top_k, seed=args.seed)
     stream = Stream() if args.candidates == 1 else None
-    responder = Responder(plan.model, config, weights.vocabulary, task_of(e.data), stream)
+    responder = Responder(served.model, config, weights.vocabulary, task_of(e.data), stream)
     seeds = itertools.count(args.seed)
     index = None if args.no_tools else reference.prepared()
     if not (args.no_tools or index):
@@ -66,7 +66,7 @@ def main() -> int:
             file=sys.stderr,
         )
     toolset = None if args.no_tools else Toolset(index)
-    chat = Chat(lambda turns: responder(params, turns, next(seeds)), toolset, args.show, stream)
+    chat = Chat(lambda turns: responder(served.params, turns, next(seeds)), toolset, args.show, stream)
     for line in lines():
         if not chat.take(line):
             break

@@ -41,15 +41,15 @@ def main() -> int:
         raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
 
     cli.use_devices(ONE_DEVICE)
-    from trainers.evaluation.classification import Classifier, votes
-    from trainers.evaluation.place import placed
+    from trainers.inference.classification import Classifier, votes
+    from trainers.inference.load import load
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
-    plan, params = placed(e, weights)
-    classifier = Classifier(plan.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None))
+    served = load(weights, e.execution)
+    classifier = Classifier(served.model, e, weights.vocabulary or (args.checkpoint if args.checkpoint.is_dir() else None))
     given = classifier.task.given
     examples = read(args.file, given) if args.file else [{given: example} for example in args.example]
-    probabilities = classifier(params, examples)
+    probabilities = classifier(served.params, examples)
     for example, class_probabilities, elected in zip(examples, probabilities, votes(probabilities, args.votes), strict=True):
         likeliest = class_probabilities.argsort(kind="stable")[::-1]
         label, probability = classifier.labels[likeliest[0]], float(class_probabilities[likeliest[0]])

@@ -23,6 +23,7 @@ from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
 from models.errors import UserError, exit_code, nearest
+from models.execution import Execution
 from models.sharding.layout import Layout
 from scripts import versions
 from trainers import xla_flags
@@ -36,7 +37,7 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
     try:
         versions.warn_of_jax()
         code = main() or 0
-        gc.freeze()  # as Python ends, it would look through all objects once more, half a second with JAX's
+        gc.freeze()  # skips the last garbage collection, which takes half a second once JAX is loaded
         sys.exit(code)
     except BrokenPipeError:  # the reader of our output has closed it
         sys.stdout = None
@@ -90,7 +91,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
 
 
 def add_precision(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument of `opened` and `computed_in`."""
+    """Adds the argument of `opened`, `opened_to_serve` and `computed_in`."""
     parser.add_argument(
         "--execution.dtype",
         dest="dtype",
@@ -104,22 +105,36 @@ def opened(path: Path, step: int | None = None, dtype: str = "", like: str = "")
     """Returns the experiment and the weights of a trained model, and says on standard error in which precision it is computed.
 
     Args:
-      path: see `trainers.weights.open.open_model`; also the name of released weights that were fetched.
+      path: see `trainers.weights.load_any.open_model`; also the name of released weights that were fetched.
       dtype: the precision; by default the experiment's.
     """
-    from trainers.weights import open as opening
+    from trainers.weights import load_any
     from trainers.weights.init_from import located
 
-    e, weights = opening.open_model(located(str(path)), step, like)
-    return computed_in(dtype, e, weights), weights
+    e, weights = load_any.open_model(located(str(path)), step, like)
+    return dataclasses.replace(e, execution=computed_in(dtype, e.execution, weights)), weights
 
 
-def computed_in(dtype: str, e: Experiment, weights: "Weights") -> Experiment:
-    """Returns the experiment, computed in another precision if there is one, and says on standard error in which."""
+def opened_to_serve(path: Path, step: int | None = None, dtype: str = "") -> tuple["Weights", Execution]:
+    """Returns the weights of a trained model and how it is computed, for commands that need no experiment; see `opened`."""
+    from trainers.weights import load_any
+    from trainers.weights.init_from import located
+
+    weights, execution = load_any.open_to_serve(located(str(path)), step)
+    return weights, computed_in(dtype, execution, weights)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Computation:
+    execution: Execution
+
+
+def computed_in(dtype: str, execution: Execution, weights: "Weights") -> Execution:
+    """Returns the execution with another precision if there is one, and says on standard error which it is."""
     if dtype:
-        e = override(e, [f"--execution.dtype={dtype}"])
-    print(f"computed in {e.execution.dtype}; the weights are stored as {weights.stored}", file=sys.stderr)
-    return e
+        execution = override(_Computation(execution), [f"--execution.dtype={dtype}"]).execution
+    print(f"computed in {execution.dtype}; the weights are stored as {weights.stored}", file=sys.stderr)
+    return execution
 
 
 def synthetic(e: Experiment) -> Experiment:
@@ -180,7 +195,7 @@ def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) 
 
     Args:
       detect: joins other processes even if none of the variables is set.
-      stall_seconds: how long a process may give no sign of life (`train.stall_seconds`). JAX itself ends the others with a
+      stall_seconds: how long a process may give no sign of life (`train.faults.stall_seconds`). JAX itself ends the others with a
         traceback, and only later than trainers/monitoring/stalls.py does.
 
     Raises:
@@ -236,14 +251,6 @@ def numbers(text: str) -> list[int]:
 
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
-
-
-def check_scikit_learn() -> None:
-    """Raises ConfigError if scikit-learn, which the project does not require, is missing."""
-    try:
-        import sklearn  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        raise ConfigError("this bench needs scikit-learn: pip install scikit-learn") from None
 
 
 def folder(text: str) -> Path:

@@ -6,9 +6,9 @@
     python -m scripts.convert from-peft ADAPTER --base FOLDER --to releases/tuned   # merged
     python -m scripts.convert to-peft runs/tuned --to tuned-adapter
 
-scripts.evaluate, scripts.generate and --train.init-from take releases, and also foreign folders as they are. The experiment of a
-release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a release,
-whose adapters are merged, and any weights that can be read; `to-peft` takes a run's workdir alone.
+scripts.evaluate, scripts.generate and --train.finetune.init-from take releases, and also foreign folders as they are. The
+experiment of a release is an experiment of the family with the configuration that was read. `to-hf` takes a run's workdir or a
+release, whose adapters are merged, and any weights that can be read; `to-peft` takes a run's workdir alone.
 """
 
 import dataclasses
@@ -52,28 +52,28 @@ def main() -> int:
 
     cli.use_devices(ONE_DEVICE)
     from trainers.checkpoints import checkpoint
-    from trainers.weights import gguf, huggingface, init_from, open, peft, release
-    from trainers.weights.open import open_weights
+    from trainers.weights import gguf, huggingface, init_from, load_any, peft, release
+    from trainers.weights.load_any import open_weights
 
     if args.command == "to-hf":
-        _, weights = open.open_model(init_from.located(str(args.source)), args.step)
+        _, weights = load_any.open_model(init_from.located(str(args.source)), args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))
         return 0
     if args.command == "to-peft":
         release.require_run(args.source)
         e, _, params, _ = checkpoint.read_stored(args.source, args.step)
-        base = args.base or str(init_from.located(e.train.init_from).absolute() if e.train.init_from else "")
-        print(peft.write(e.model, params, e.train.lora, args.to, base))
+        base = args.base or str(init_from.located(e.train.finetune.init_from).absolute() if e.train.finetune.init_from else "")
+        print(peft.write(e.model, params, e.train.finetune.lora, args.to, base))
         return 0
     source = open_weights(args.source, getattr(args, "base", None))
     expected = {"from-hf": huggingface.HuggingFace, "from-gguf": gguf.Gguf, "from-peft": peft.Peft}[args.command]
     if not isinstance(source, expected):
         raise InterchangeError(f"{args.source} is a {type(source).__name__}, which {args.command} does not read")
-    e = open.experiment_of(source, args.experiment)
-    e = cli.computed_in(args.dtype, e, source)
+    e = load_any.experiment_of(source, args.experiment)
+    e = dataclasses.replace(e, execution=cli.computed_in(args.dtype, e.execution, source))
     if args.layout:
         e = dataclasses.replace(e, layout=cli.named_layout(e, args.layout))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", lora=Lora()))
+    e = e.with_finetune(init_from="", lora=Lora())
     release.write_weights(source, e, args.to, f"converted from {args.source.absolute().name}")
     print(args.to)
     return 0

@@ -37,7 +37,7 @@ def main() -> int:
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
@@ -48,9 +48,9 @@ def main() -> int:
     config = dataclasses.replace(e.eval, **given)
     cache = cache_folder(e.data)
     vocabulary = weights.vocabulary or cache
-    plan, params = placed(e, weights, cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE)
-    evaluator = open_evaluator(plan.model, dataclasses.replace(e, eval=config), cache, vocabulary)
-    scores, text = evaluator.report(params, details=args.languages)
+    served = load(weights, e.execution, cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE)
+    evaluator = open_evaluator(served.model, dataclasses.replace(e, eval=config), cache, vocabulary)
+    scores, text = evaluator.report(served.params, details=args.languages)
     if args.json:
         cli.print_json({"experiment": e.name, "split": config.split} | scores)
     else:

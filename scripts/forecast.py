@@ -1,4 +1,4 @@
-"""Draws the forecasts of a trained model beside what came, as one page: the rate that is expected, and probabilities.
+"""Draws the forecasts of a trained model beside the observations, as one page: expected rates and probabilities.
 
     python -m scripts.forecast --checkpoint runs/rain
     python -m scripts.forecast --checkpoint runs/rain --time 2018-05-20T14:30 --split test --to forecast.html --json
@@ -40,12 +40,12 @@ def main() -> int:
     prepared = Prepared(cache_folder(data))
     at = chosen(prepared, data, args.split, args.time)
     leads = sorted({max(1, round(data.leads * (i + 1) / SHOWN)) for i in range(SHOWN)})
-    found = forecasts(e, weights, prepared, at, leads)
-    args.to.write_text(page(e, prepared, at, found))
+    drawn = forecasts(e, weights, prepared, at, leads)
+    write(args.to, e, prepared, at, drawn)
     if args.json:
         keys = ("minutes", "csi", "observed_share", "probability_mean")
-        told = [{key: forecast[key] for key in keys} for forecast in found]
-        cli.print_json({"page": str(args.to), "time": str(prepared.times[at])[:16], "forecasts": told})
+        figures = [{key: forecast[key] for key in keys} for forecast in drawn]
+        cli.print_json({"page": str(args.to), "time": str(prepared.times[at])[:16], "forecasts": figures})
     else:
         print(args.to)
     return 0
@@ -77,38 +77,38 @@ def chosen(prepared: Any, data: Any, split: str, time: str | None) -> int:
 
 
 def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) -> list[dict[str, Any]]:
-    """Returns, for each lead time, what came [H, W] (NaN where nothing was seen), the rate that is expected [H, W] and the
+    """Returns, for each lead time, the observations [H, W] (NaN where there are none), the rate that is expected [H, W] and the
     probability of each threshold [Q, H, W]; and the CSI at the first threshold of what is more likely than not."""
     import jax
     import jax.numpy as jnp
 
     from data.grids import metrics, windows
-    from models.sharding.params import with_params
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
+    from trainers.inference.runner import Runner
 
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     edges = np.array(e.model.lower_edges)
     middles = np.concatenate([[edges[0] / 2], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
     places = [int(np.argmin(np.abs(edges - threshold))) + 1 for threshold in e.data.thresholds]
 
-    @jax.jit
-    def probabilities(params: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
-        probs_HWK = jax.nn.softmax(with_params(plan.model, params)(batch)[0], axis=-1)
+    def probabilities(model: Any, batch: Any) -> tuple[jax.Array, jax.Array]:
+        probs_HWK = jax.nn.softmax(model(batch)[0], axis=-1)
         over_QHW = jnp.stack([jnp.sum(probs_HWK[..., place:], axis=-1) for place in places])
         return probs_HWK @ jnp.asarray(middles, probs_HWK.dtype), over_QHW
 
-    found = []
+    runner = Runner(served.model, e.data.features(), 1, probabilities)
+    result = []
     for lead in leads:
         row = windows.window(prepared, e.data, at, lead)
-        expected_HW, over_QHW = map(np.asarray, probabilities(params, {name: x[None] for name, x in row.items()}))
+        expected_HW, over_QHW = runner(served.params, {name: x[None] for name, x in row.items()})
         seen_HW = row["weights"] > 0
-        told, came = over_QHW[0] >= 0.5, row["targets"] >= e.data.thresholds[0]
-        counts = [np.count_nonzero(x & seen_HW) for x in (told & came, told, came)]
-        found.append(
+        predicted, observed = over_QHW[0] >= 0.5, row["targets"] >= e.data.thresholds[0]
+        counts = [np.count_nonzero(x & seen_HW) for x in (predicted & observed, predicted, observed)]
+        result.append(
             {
                 "lead": lead,
                 "minutes": lead * prepared.manifest["minutes"],
-                "came": np.where(seen_HW, row["targets"], np.nan),
+                "observed": np.where(seen_HW, row["targets"], np.nan),
                 "expected": expected_HW,
                 "over": over_QHW,
                 "csi": float(metrics.csi(*map(np.asarray, counts))),
@@ -116,51 +116,44 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
                 "probability_mean": float(over_QHW[0][seen_HW].mean()) if seen_HW.any() else 0.0,
             }
         )
-    return found
+    return result
 
 
-def page(e: Any, prepared: Any, at: int, found: list[dict[str, Any]]) -> str:
-    """Returns the page as HTML."""
-    from scripts.pages import STYLE, picture
+def write(path: Path, e: Any, prepared: Any, at: int, forecasts: list[dict[str, Any]]) -> None:
+    """Writes the page."""
+    from scripts.reports import page
 
-    def maps(figure: Any, found: list[dict[str, Any]]) -> str:
+    def maps(figure: Any, forecasts: list[dict[str, Any]]) -> str:
         from matplotlib.colors import BoundaryNorm
 
         thresholds = e.data.thresholds
         levels = [thresholds[0] / 2, *thresholds, 2 * thresholds[-1], 4 * thresholds[-1]]
         rates = {"cmap": "turbo", "norm": BoundaryNorm(levels, 256, extend="max")}
         shares = {"cmap": "Blues", "vmin": 0, "vmax": 1}
-        rows = [("what came", "came", None, rates), ("expected", "expected", None, rates)]
+        rows = [("observed", "observed", None, rates), ("expected", "expected", None, rates)]
         rows += [(f"probability of\n{thresholds[q]:g} or more", "over", q, shares) for q in MAPS if q < len(thresholds)]
-        grid = figure.subplots(len(rows), len(found), squeeze=False)
+        grid = figure.subplots(len(rows), len(forecasts), squeeze=False)
         for number, (line, (title, key, q, style)) in enumerate(zip(grid, rows, strict=True)):
             image = None
-            for axes, forecast in zip(line, found, strict=True):
+            for axes, forecast in zip(line, forecasts, strict=True):
                 values = forecast[key] if q is None else forecast[key][q]
                 if style is rates:
                     values = np.where(values >= levels[0], values, np.nan)  # what is next to nothing stays white
                 image = axes.imshow(values, interpolation="nearest", **style)
-                axes.set(xticks=[], yticks=[], facecolor="#ddd" if key == "came" and style is shares else "white")
+                axes.set(xticks=[], yticks=[])
                 if not number:
                     axes.set_title(f"{forecast['minutes']:g} min", fontsize=9)
             line[0].set_ylabel(title, fontsize=9)
             figure.colorbar(image, ax=list(line), shrink=0.8, pad=0.01)
-        return f"forecasts of {e.data.target} for {len(found)} lead times, above them what came"
+        return f"forecasts of {e.data.target} for {len(forecasts)} lead times, below the observations"
 
-    begun = str(prepared.times[at])[:16]
-    lines = "".join(
-        f'<tr><td class="n">{f["minutes"]:g}</td><td class="n">{f["csi"]:.3f}</td><td class="n">{f["observed_share"]:.3f}</td>'
-        f'<td class="n">{f["probability_mean"]:.3f}</td></tr>'
-        for f in found
-    )
-    first = e.data.thresholds[0]
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{e.name}, {begun}</title><style>{STYLE}</style>'
-        f"<h1>{e.name}: {e.data.target} after {begun}</h1>{picture(maps, found, size=(1.25 * len(found), 4.6))}"
-        f'<p class="note">The upper rows show rates in the unit of the data; values below the first level are left white.</p>'
-        f'<table><tr><th class="n">minutes</th><th class="n">CSI at {first:g}, from probability 1/2 on</th>'
-        f'<th class="n">share of points where it came</th><th class="n">mean probability</th></tr>{lines}</table></html>\n'
-    )
+    begun, first = str(prepared.times[at])[:16], e.data.thresholds[0]
+    columns = {"minutes": "g", "csi": ".3f", "observed_share": ".3f", "probability_mean": ".3f"}
+    head = ["minutes", f"CSI at {first:g}, from probability 1/2 on", "share of points where it was observed", "mean probability"]
+    table = page.table(head, ([format(f[key], form) for key, form in columns.items()] for f in forecasts), range(len(head)))
+    note = "The upper rows show rates in the unit of the data; values below the first level are left white."
+    parts = [("Maps", page.picture(maps, forecasts, size=(1.25 * len(forecasts), 4.6)), note), ("Scores", table, "")]
+    page.write(path, f"{e.name}, {begun}", f"{e.name}: {e.data.target} after {begun}", parts)
 
 
 if __name__ == "__main__":

@@ -48,18 +48,18 @@ def main() -> int:
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
-    from trainers.evaluation.generation import Generate, Generator
-    from trainers.evaluation.place import placed
+    from trainers.inference.generation import Generate, Generator
+    from trainers.inference.load import load
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
     layout = cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE
-    plan, params = placed(e, weights, layout)
+    served = load(weights, e.execution, layout)
     rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices
     fields = {f.name for f in dataclasses.fields(Generate)} & vars(args).keys()
     config = Generate(batch_size=rows, **{name: getattr(args, name) for name in fields})
-    generated = Generator(plan.model, config, weights.vocabulary)(params, prompts)
+    generated = Generator(served.model, config, weights.vocabulary)(served.params, prompts)
     if args.json:
         pairs = zip(prompts, generated, strict=True)
         cli.print_json(

@@ -40,19 +40,19 @@ def main() -> int:
     job.check(e, machines)
     selected = [args.experiment, *(["--layout", args.layout] if args.layout else [])]
     selected += [f"--{flag}" for flag in ("synthetic", "tiny") if getattr(args, flag)]
-    asked = job.Job(e, (*selected, *overrides), machines, args.workdir, args.data, args.restarts)
+    requested = job.Job(e, (*selected, *overrides), machines, args.workdir, args.data, args.restarts)
     if args.on == "slurm":
-        engine, text = slurm, slurm.script(asked)
+        engine, text = slurm, slurm.script(requested)
     elif args.on == "gke":
-        engine, text = gke, gke.script(asked, args.image, args.spot)
+        engine, text = gke, gke.script(requested, args.image, args.spot)
     else:
-        engine, text = tpu_vm, tpu_vm.script(asked, args.zone, args.spot)
+        engine, text = tpu_vm, tpu_vm.script(requested, args.zone, args.spot)
     if args.dry_run:
         print(text, end="")
         return 0
     if not shutil.which(engine.TOOL):
         raise ConfigError(f"--on {args.on}: no command {engine.TOOL!r} here; --dry-run prints what it would be given")
-    return engine.submit(asked, text)
+    return engine.submit(requested, text)
 
 
 if __name__ == "__main__":

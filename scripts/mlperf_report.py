@@ -23,6 +23,7 @@ from models.errors import UserError
 from scripts import cli
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import Event
+from trainers.text_table import text_table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,14 +108,15 @@ def score(results: Sequence[Attempt]) -> float | None:
 def table(results: Sequence[Attempt]) -> str:
     """Returns the attempts as text, and the score or the reason why there is none."""
     setup = " ".join(str(results[0].setup[key]) for key in SETUP[:4])
-    lines = [setup, f"attempt  {'status':8}{'seconds':>12}{'rows/s':>12}{'last score':>12}  checker"]
+    rows = []
     for a in results:
         numbers = (a.seconds, 2), (a.throughput, 1), (a.scores[-1][2] if a.scores else None, 4)
-        cells = "".join(f"{'-' if x is None else f'{x:.{digits}f}':>12}" for x, digits in numbers)
+        cells = ["-" if x is None else f"{x:.{digits}f}" for x, digits in numbers]
         verdict = a.complaints[0] if a.complaints else "passes" + (" as aborted" if a.status == "aborted" else "")
         more = f" (and {len(a.complaints) - 1} more)" if len(a.complaints) > 1 else ""
-        lines.append(f"{a.number:7}  {a.status or 'unended':8}{cells}  {verdict}{more}")
-    return "\n".join([*lines, _verdict(results)])
+        rows.append([a.number, a.status or "unended", *cells, f"{verdict}{more}"])
+    head = ["attempt", "status", "seconds", "rows/s", "last score", "checker"]
+    return "\n".join([setup, *text_table(head, rows, {0, 2, 3, 4}), _verdict(results)])
 
 
 def _verdict(results: Sequence[Attempt]) -> str:

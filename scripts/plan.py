@@ -16,6 +16,7 @@ import argparse
 import contextlib
 import dataclasses
 import functools
+import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,12 @@ def main() -> int:
     parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
     parser.add_argument("--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach")
     parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
-    parser.add_argument("--page", type=cli.folder, metavar="FILE", help="also write a page with pictures")
+    parser.add_argument(
+        "--page",
+        type=cli.folder,
+        metavar="FILE",
+        help="also write a page with pictures, and beside it a .trace.json for ui.perfetto.dev",
+    )
     parser.add_argument("--search", action="store_true", help="compile the most promising layouts and rank them")
     parser.add_argument("--all", action="store_true", help="plan every pod experiment")
     parser.add_argument(
@@ -96,7 +102,7 @@ def _planned(args: argparse.Namespace, e: Experiment, pod: Slice) -> dict[str, A
 
 
 def _plan(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
-    from trainers.pods import page, report, search
+    from trainers.pods import page, report, search, trace
     from trainers.pods.topology import DoesNotFit
 
     try:
@@ -111,7 +117,9 @@ def _plan(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
             cli.print_json(planned)
         raise PodError(f"{refusal}; the nearest that fit: " + ("; ".join(map(str, near)) or "none was found")) from None
     if args.page:
-        _write(args.page, page.page(planned))
+        events = args.page.with_suffix(".trace.json")
+        _write(args.page, page.page(planned, events.name))
+        _write(events, json.dumps(trace.trace(planned)))
     cli.print_json(planned) if args.json else print(report.as_text(planned))
     return 0 if planned["checks_passed"] else 1
 

@@ -39,38 +39,38 @@ def main() -> int:
     headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
     from trainers import trainer
-    from trainers.evaluation.decoded import Decoder
-    from trainers.evaluation.place import placed
+    from trainers.inference.decoder import Decoder
+    from trainers.inference.load import load
 
     if code := trainer.train(e, args.workdir):
         return code
 
     headline("3. Scores on held-out test strings, none of which was a training target in any language")
-    from scripts import report_translations
+    from scripts import report
 
     e, weights = cli.opened(args.workdir)
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     config: Any = e.eval
     decoding = task_of(e.data).decoding(folder)
-    decoder = Decoder(plan.model, config, decoding)
+    decoder = Decoder(served.model, config, decoding)
     examples: list[Any] = decoding.examples(folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE))
-    outputs = decoder(params, examples)
-    found = decoding.scores(examples, outputs)
-    found["baselines"] = decoding.baselines(examples, lambda others: decoder(params, others))
+    outputs = decoder(served.params, examples)
+    scores = decoding.scores(examples, outputs)
+    scores["baselines"] = decoding.baselines(examples, lambda others: decoder(served.params, others))
     samples = [
         {"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)
     ]
     by_lang = {lang: [s for s in samples if s["lang"] == lang] for lang in SHOWN}
     # Languages share their English strings: the next language shows the next one.
-    found["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]
-    (args.workdir / "evaluation.json").write_text(json.dumps(found, indent=1))
-    print(decoding.table(found))
+    scores["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]
+    (args.workdir / "evaluation.json").write_text(json.dumps(scores, indent=1))
+    print(decoding.table(scores))
 
     headline("4. Translations")
-    for s in found["samples"]:
+    for s in scores["samples"]:
         print(f"{s['lang']:8} {s['source']}\n      -> {s['output']}\n     ref {s['reference']}")
 
-    page = report_translations.write(args.workdir, e)
+    page = report.write(args.workdir, (e, weights))
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
     python = os.path.relpath(sys.executable)

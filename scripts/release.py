@@ -3,7 +3,7 @@
     python -m scripts.release runs/quickstart --to releases/m4-quickstart
 
 scripts.translate and scripts.evaluate take the folder as --checkpoint; training starts from it with
---train.init-from releases/m4-quickstart.
+--train.finetune.init-from releases/m4-quickstart.
 """
 
 import json

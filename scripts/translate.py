@@ -39,8 +39,8 @@ def main() -> int:
     from data.decoding import DecodesLanguages
     from data.kinds import task_of
     from data.task import Task
-    from trainers.evaluation.decoded import Decoder
-    from trainers.evaluation.place import placed
+    from trainers.inference.decoder import Decoder
+    from trainers.inference.load import load
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     task, decoding = task_of(e.data), None
@@ -51,9 +51,9 @@ def main() -> int:
     settings = e.eval if isinstance(e.eval, Decode) else Decode()  # a run may be scored by its loss alone
     rows = max(1, min(settings.batch_size, len(lines), ROWS))
     config = dataclasses.replace(settings, batch_size=rows, beams=args.beams or settings.beams)
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     examples = [decoding.example(args.lang, line, args.to) for line in lines]
-    for output in Decoder(plan.model, config, decoding)(params, examples):
+    for output in Decoder(served.model, config, decoding)(served.params, examples):
         print(output)
     return 0
 

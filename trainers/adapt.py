@@ -13,13 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from configs.experiment import Experiment, Lora, Train
+from configs.experiment import Experiment, Finetuning, Lora
 from configs.registry import ConfigError
 from models.errors import nearest
 from models.families import ModelConfig, interchange_of
 from models.parts import low_rank
 from models.parts.low_rank import LowRank, Quantized
-from models.sharding.params import ParamInfo, flatten, nest, normal
+from models.sharding.params import ParamInfo, normal
 
 Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX, VALUES, SCALES = "lora.", ".values", ".scales"
@@ -59,7 +59,7 @@ def targeted(infos: Infos, lora: Lora, model: ModelConfig) -> list[str]:
                 by_target.setdefault(".".join(parts[i:]), set()).update(names & matrices.keys())
     for target in lora.targets:
         if not by_target.get(target):
-            raise ConfigError(f"train.lora.targets: no matrix is called {target!r}{nearest(target, by_target)}")
+            raise ConfigError(f"train.finetune.lora.targets: no matrix is called {target!r}{nearest(target, by_target)}")
     chosen = set().union(*(by_target[target] for target in lora.targets))
     return [name for name in matrices if name in chosen]
 
@@ -72,9 +72,9 @@ def is_linear(info: ParamInfo) -> bool:
 
 def their_modules(model: ModelConfig) -> dict[str, set[str]]:
     """Returns our matrices by the module of `transformers` that holds them, without the numbers of layers and experts."""
-    mapping = interchange_of(model.family)
+    interchange = interchange_of(model.family)
     modules: dict[str, set[str]] = {}
-    for entry in mapping.entries(model) if mapping else ():
+    for entry in interchange.entries(model) if interchange else ():
         if entry.theirs.endswith(".weight") and entry.parts[0].inputs:
             module = re.sub(r"\.?\{\w+\}", "", entry.theirs.removesuffix(".weight"))
             modules.setdefault(module, set()).update(part.name for part in entry.parts)
@@ -155,15 +155,15 @@ def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozen
     """
     if not lora.rank:
         return params
-    flat = flatten(params)
-    for name in [name.removesuffix(VALUES) for name in flat if name.endswith(VALUES)]:
-        values, scales = flat.pop(f"{name}{VALUES}"), flat.pop(f"{name}{SCALES}")
-        flat[name] = Quantized(values, scales, lora.base, apart=name in linear)
-    for side in [name for name in flat if name.startswith(PREFIX) and name.endswith(".a")]:
+    params = dict(params)
+    for name in [name.removesuffix(VALUES) for name in params if name.endswith(VALUES)]:
+        values, scales = params.pop(f"{name}{VALUES}"), params.pop(f"{name}{SCALES}")
+        params[name] = Quantized(values, scales, lora.base, apart=name in linear)
+    for side in [name for name in params if name.startswith(PREFIX) and name.endswith(".a")]:
         name = side.removeprefix(PREFIX).removesuffix(".a")
-        a, b = flat.pop(side), flat.pop(f"{PREFIX}{name}.b")
-        flat[name] = LowRank(flat[name], a, b, lora.alpha / lora.rank, apart=name in linear)
-    return nest(flat)
+        a, b = params.pop(side), params.pop(f"{PREFIX}{name}.b")
+        params[name] = LowRank(params[name], a, b, lora.alpha / lora.rank, apart=name in linear)
+    return params
 
 
 def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
@@ -178,30 +178,30 @@ def merged(params: dict[str, Any], lora: Lora) -> dict[str, Any]:
             return np.asarray(whole) if isinstance(x.values, np.ndarray) else whole
         return x
 
-    return nest({name: plain_array(x) for name, x in flatten(in_place(params, lora)).items()})
+    return {name: plain_array(x) for name, x in in_place(params, lora).items()}
 
 
 def plain(e: Experiment, params: dict[str, Any]) -> tuple[Experiment, dict[str, Any]]:
     """Returns a trained model's experiment and parameters with adapters merged, as if whole matrices had been trained."""
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, lora=Lora())), merged(params, e.train.lora)
+    return e.with_finetune(lora=Lora()), merged(params, e.train.finetune.lora)
 
 
-def trained(infos: Infos, train: Train) -> frozenset[str]:
+def trained(infos: Infos, finetune: Finetuning) -> frozenset[str]:
     """Returns the names of the parameters that a run changes.
 
     Raises:
-      ConfigError: a prefix of `train.freeze` fits no parameter, or nothing is left to train.
+      ConfigError: a prefix of `train.finetune.freeze` fits no parameter, or nothing is left to train.
     """
     names = set(infos)
-    if train.lora.rank:  # only adapters and fresh components are trained
-        heads = tuple(f"{component}." for component in train.fresh)
+    if finetune.lora.rank:  # only adapters and fresh components are trained
+        heads = tuple(f"{component}." for component in finetune.fresh)
         names = {name for name in names if name.startswith((PREFIX, *heads))}
-    for prefix in train.freeze:
+    for prefix in finetune.freeze:
         frozen = {name for name in infos if f"{name}.".startswith(f"{prefix}.")}
         if not frozen:
             prefixes = {name.rsplit(".", i)[0] for name in infos for i in range(name.count(".") + 1)}
-            raise ConfigError(f"train.freeze: no parameter begins with {prefix!r}{nearest(prefix, prefixes)}")
+            raise ConfigError(f"train.finetune.freeze: no parameter begins with {prefix!r}{nearest(prefix, prefixes)}")
         names -= frozen
     if not names:
-        raise ConfigError(f"train.freeze={train.freeze}: every parameter is frozen")
+        raise ConfigError(f"train.finetune.freeze={finetune.freeze}: every parameter is frozen")
     return frozenset(names)

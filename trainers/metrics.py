@@ -1,4 +1,4 @@
-"""Writes a run's metrics: WORKDIR/metrics.jsonl, TensorBoard events, and one live line on the terminal."""
+"""Observers of a run that write its metrics: to WORKDIR/metrics.jsonl, as TensorBoard events, and as one line on the terminal."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,6 +16,8 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.record_writer import masked_crc32c
 
+from trainers import host_memory
+from trainers.observer import Logged, Observer
 from trainers.runlog import names_full_disks
 
 Values = dict[str, Any]  # floats, or lists of floats
@@ -29,7 +31,7 @@ def to_host(metrics: dict[str, jax.Array]) -> Values:
     return {k: np.asarray(v, np.float64).tolist() for k, v in jax.device_get(metrics).items()}
 
 
-class MetricWriter:
+class MetricWriter(Observer):
     """Appends one JSON object per logged step and the same scalars to TensorBoard.
 
     Opening it at a step first drops lines of later steps, which a killed run has left, and lines that a machine failure
@@ -37,13 +39,28 @@ class MetricWriter:
     """
 
     def __init__(self, workdir: Path, step: int):
-        self.path = workdir / "metrics.jsonl"
+        self.path, self._folder = workdir / "metrics.jsonl", workdir / "tensorboard"
+        self._open(step)
+
+    def _open(self, step: int) -> None:
         new = self.path.with_suffix(".new")
         with names_full_disks(self.path):
             new.write_bytes(b"".join(line for line, values in _logged(self.path) if values["step"] <= step))
             os.replace(new, self.path)
             self._file = self.path.open("a")
-        self._board = _Board(workdir / "tensorboard", step)
+        self._board = _Board(self._folder, step)
+
+    def logged(self, log: Logged) -> None:
+        # Time and memory are logged beside the run's numbers, which are the same in every repetition.
+        rates = {f"{unit}_per_s": count / log.seconds for unit, count in log.work.items()}
+        self.write(log.step, log.values | rates | {"memory_gib": host_memory.memory_gib()})
+
+    def evaluated(self, step: int, scores: Mapping[str, float], more: bool) -> None:
+        self.write(step, dict(scores))
+
+    def rewound(self, step: int) -> None:
+        self.close()
+        self._open(step)
 
     def write(self, step: int, values: Values) -> None:
         # JSON has no NaN: values that are not finite become null.
@@ -128,32 +145,25 @@ def read(workdir: Path) -> list[Values]:
     return [values for _, values in _logged(workdir / "metrics.jsonl")]
 
 
-class Progress:
+class Progress(Observer):
     """Prints the progress of a run as one line, which is rewritten on a terminal and appended elsewhere."""
 
-    def __init__(self, steps: int, start: int, unit: str, stream: TextIO = sys.stdout):
-        self.steps, self.unit, self.stream = steps, unit, stream
-        self._last = (start, time.perf_counter())
-        self._live = stream.isatty()
+    def __init__(self, steps: int, stream: TextIO = sys.stdout):
+        self.steps, self.stream = steps, stream
+        self._live = False  # the line is on a terminal and may be rewritten
 
-    def __call__(self, step: int, loss: float, work: float) -> float:
-        """Prints the line and returns the seconds a step took since the last call; `work` is the units of work in a step."""
-        now = time.perf_counter()
-        then_step, then = self._last
-        seconds = (now - then) / max(step - then_step, 1)
-        self._last = (step, now)
-        rate = f"{work / seconds:,.0f} {self.unit}/s"
-        days, remainder = divmod(int(seconds * (self.steps - step)), 86_400)
+    def logged(self, log: Logged) -> None:
+        unit, work = next(iter(log.work.items()))
+        rate = f"{work / log.seconds:,.0f} {unit}/s"
+        days, remainder = divmod(int(log.seconds * (self.steps - log.step)), 86_400)
         left = (f"{days}d " if days else "") + time.strftime("%H:%M:%S", time.gmtime(remainder))
-        line = f"step {step}/{self.steps}  loss {loss:.4f}  {rate}  {1000 * seconds:.0f} ms/step  ETA {left}"
+        loss, per_step = log.values["loss"], 1000 * log.seconds
+        line = f"step {log.step}/{self.steps}  loss {loss:.4f}  {rate}  {per_step:.0f} ms/step  ETA {left}"
+        self._live = self.stream.isatty()
         self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
         self.stream.flush()
-        return seconds
 
-    def pause(self) -> None:
-        """Ends the live line, so that something else can be printed; the time until `resume` is not counted."""
+    def interrupted(self) -> None:
         if self._live:
             self.stream.write("\n")
-
-    def resume(self, step: int) -> None:
-        self._last = (step, time.perf_counter())
+        self._live = False

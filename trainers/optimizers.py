@@ -16,8 +16,8 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
-from configs.experiment import FRESH
-from models.sharding.params import ParamInfo, flatten, nest, param_name
+from configs.experiment import Finetuning
+from models.sharding.params import ParamInfo, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
 from trainers import adafactor
@@ -58,22 +58,15 @@ def learning_rate(schedule: settings.Schedule) -> optax.Schedule:
 
 
 def make(
-    config: settings.Optimizer,
-    infos: PyTree,
-    clip_norm: float = 0.0,
-    freeze_layers: int = 0,
-    head_rate: float = 1.0,
-    fresh: Sequence[str] = FRESH,
+    config: settings.Optimizer, infos: PyTree, clip_norm: float = 0.0, finetune: Finetuning = Finetuning()
 ) -> optax.GradientTransformation:
     """Returns the optimizer of a configuration.
 
     Args:
-      infos: nested dictionaries of ParamInfo, with the structure of the parameters. Those that are moved by a fixed step
+      infos: ParamInfos by name. Those that are moved by a fixed step
         (models.sharding.params.param) have no state, and their gradients no part in the norm.
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
-      freeze_layers: how many of the lowest layers of every stack get no update.
-      head_rate: factor of the updates of the components in `fresh`.
-      fresh: components that start fresh.
+      finetune: how many of the lowest layers get no update, and a factor of the updates of components that start fresh.
     """
     rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
     match config:
@@ -90,32 +83,30 @@ def make(
         case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    frozen = [_without_lowest(infos, freeze_layers)] if freeze_layers else []
-    head = [_faster(infos, head_rate, fresh)] if head_rate != 1 else []
+    frozen = [_without_lowest(infos, finetune.freeze_layers)] if finetune.freeze_layers else []
+    head = [_faster(infos, finetune.head_rate, finetune.fresh)] if finetune.head_rate != 1 else []
     # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
     tx = optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
-    return _beside_moved(tx, everything, freeze_layers)
+    return _beside_moved(tx, everything, finetune.freeze_layers)
 
 
 def optimized(infos: PyTree, tree: PyTree) -> PyTree:
     """Returns what a tree of parameters' structure has of those that the optimizer changes (models.sharding.params.param)."""
-    flat = flatten(tree)
-    return nest({name: flat[name] for name, info in flatten(infos).items() if info.sign_step is None})
+    return {name: tree[name] for name, info in infos.items() if info.sign_step is None}
 
 
 def _beside_moved(tx: optax.GradientTransformation, infos: PyTree, freeze_layers: int) -> optax.GradientTransformation:
     """Returns `tx` for the parameters that it changes; those that are moved by a fixed step have no state."""
-    moved = {name: info for name, info in flatten(infos).items() if info.sign_step is not None}
+    moved = {name: info for name, info in infos.items() if info.sign_step is not None}
     if not moved:
         return tx
-    frozen = _without_lowest(nest(moved), freeze_layers)
+    frozen = _without_lowest(moved, freeze_layers)
 
     def update(updates: Any, state: Any, params: Any = None) -> Any:
-        flat = flatten(updates)
-        steps = nest({name: -info.sign_step * jnp.sign(flat[name]) for name, info in moved.items()})
+        steps = {name: -info.sign_step * jnp.sign(updates[name]) for name, info in moved.items()}
         steps: Any = frozen.update(steps, optax.EmptyState())[0]
         made: Any = tx.update(optimized(infos, updates), state, optimized(infos, params))
-        return nest(flatten(made[0]) | flatten(steps)), made[1]
+        return made[0] | steps, made[1]
 
     return optax.GradientTransformation(lambda params: tx.init(optimized(infos, params)), update)
 
@@ -211,10 +202,9 @@ def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionS
     Moments are cut like their parameter, and factored statistics like the dimensions that remain; the layout's `optimizer`
     rules override both (ZeRO-1). All other arrays (counts, placeholders) are on every device.
     """
-    by_name = flatten(infos)
     specs = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
-        info = by_name.get(param_name(path))
+        info = infos.get(param_name(path))
         spec = PartitionSpec() if info is None or not leaf.shape else _statistic_spec(info, path[-1], leaf.shape)
         specs[jax.tree_util.keystr(path)] = (leaf, spec)
     return specs

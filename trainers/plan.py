@@ -14,11 +14,11 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.experiment import Experiment
 from data.features import Feature
 from data.reading.batches import batch_shapes
-from models.families import family_of
+from models.families import ModelConfig, family_of
 from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
-from models.sharding.params import ParamInfo, components, describe, flatten, nest, to_params
+from models.sharding.params import ParamInfo, components, describe, to_params
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
@@ -35,7 +35,7 @@ class Plan:
 
     Attributes:
       model: the abstract model (its parameters are ShapeDtypeStructs): `merge(model, params)` makes it real.
-      infos: nested dictionaries of ParamInfo; adapters of LoRA are among them.
+      infos: ParamInfos by name; adapters of LoRA are among them.
       trained: names of the parameters that the run changes; the optimizer has no others.
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh.
@@ -45,7 +45,7 @@ class Plan:
     experiment: Experiment
     mesh: Mesh | None
     model: Model
-    infos: dict[str, Any]
+    infos: dict[str, ParamInfo]
     trained: frozenset[str]
     tx: optax.GradientTransformation
     state: State
@@ -60,7 +60,7 @@ class Plan:
 
     @functools.cached_property
     def parameters(self) -> list[ParamInfo]:
-        return list(flatten(self.infos).values())
+        return list(self.infos.values())
 
     @property
     def has_experts(self) -> bool:
@@ -97,18 +97,17 @@ class Plan:
         return optimizers.learning_rate(self.experiment.optimizer.schedule)
 
     def split_trained(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Splits nested parameters, or anything with their structure, into (those that are trained, those that are not)."""
-        flat = flatten(params)
-        changed, kept = ({k: v for k, v in flat.items() if (k in self.trained) is side} for side in (True, False))
-        return nest(changed), nest(kept)
+        """Splits parameters, or anything by their names, into (those that are trained, those that are not)."""
+        changed, kept = ({k: v for k, v in params.items() if (k in self.trained) is side} for side in (True, False))
+        return changed, kept
 
     def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as plain arrays, adapters merged."""
-        return adapt.merged(params, self.experiment.train.lora)
+        return adapt.merged(params, self.experiment.train.finetune.lora)
 
     def in_place(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.adapt.in_place)."""
-        return adapt.in_place(params, self.experiment.train.lora, self.apart)
+        return adapt.in_place(params, self.experiment.train.finetune.lora, self.apart)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
@@ -128,12 +127,16 @@ def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> Name
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
     """Returns the model of an experiment with shapes for parameters; raises LayoutError if its layout does not fit it."""
-    scope = Component(experiment.layout, mesh=mesh, execution=experiment.execution)
-    family = family_of(experiment.model)
-    build = functools.partial(family.model, experiment.model, scope=scope)
+    return model_of_shapes(experiment.model, Component(experiment.layout, mesh=mesh, execution=experiment.execution))
+
+
+def model_of_shapes(config: ModelConfig, scope: Component) -> Model:
+    """Returns the model of a configuration with shapes for parameters; raises LayoutError if the layout does not fit it."""
+    family = family_of(config)
+    build = functools.partial(family.model, config, scope=scope)
     model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
-    experiment.layout.check_components(components(model))
-    experiment.execution.check(components(model), family.activations)
+    scope.layout.check_components(components(model))
+    scope.execution.check(components(model), family.activations)
     infos = list(describe(model))
     for info in infos:
         info.spec()
@@ -161,14 +164,14 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     mesh = None if abstract else make_mesh(experiment.layout, devices)
     model = abstract_model(experiment, mesh)
     train = experiment.train
-    flat = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
-    flat |= adapt.adapters(flat, train.lora, experiment.model)
-    flat = adapt.stored(flat, train.lora)
-    infos, trained = nest(flat), adapt.trained(flat, train)
-    statistics = frozenset(name for name in trained if flat[name].statistic)
+    infos = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
+    infos |= adapt.adapters(infos, train.finetune.lora, experiment.model)
+    infos = dict(sorted(adapt.stored(infos, train.finetune.lora).items()))
+    trained = adapt.trained(infos, train.finetune)
+    statistics = frozenset(name for name in trained if infos[name].statistic)
     trained -= statistics
-    changed = nest({name: flat[name] for name in trained})
-    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.freeze_layers, train.head_rate, train.fresh)
+    changed = {name: info for name, info in infos.items() if name in trained}
+    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics)
     state = _shapes(plan)
     shardings = None
@@ -223,11 +226,10 @@ def _fresh(plan: Plan, key: jax.Array) -> State:
     """Returns a fresh state. Initial values depend on the key alone, never on the layout."""
     e = plan.experiment
     scope = dataclasses.replace(plan.model.scope, mesh=None)
-    flat = flatten(to_params(family_of(e.model).model(e.model, key, scope)))
-    flat = {name: x.astype(e.train.master_dtype) for name, x in flat.items()}
-    flat = adapt.quantized(flat, {info.name: info for info in describe(plan.model)}, e.train.lora)
-    flat |= adapt.create({k: i for k, i in flatten(plan.infos).items() if k.startswith(adapt.PREFIX)}, key)
-    params = nest(flat)
+    params = to_params(family_of(e.model).model(e.model, key, scope))
+    params = {name: x.astype(e.train.master_dtype) for name, x in params.items()}
+    params = adapt.quantized(params, {info.name: info for info in describe(plan.model)}, e.train.finetune.lora)
+    params |= adapt.create({k: i for k, i in plan.infos.items() if k.startswith(adapt.PREFIX)}, key)
     zero = jnp.zeros((), jnp.int32)
     return State(step=zero, skipped=zero, params=params, optimizer=plan.tx.init(plan.split_trained(params)[0]))
 
@@ -241,15 +243,14 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
     given = given or {}
 
     def drop_given(state: State) -> State:
-        flat = {k: v for k, v in flatten(state.params).items() if k not in given}
-        return dataclasses.replace(state, params=flat)
+        return dataclasses.replace(state, params={k: v for k, v in state.params.items() if k not in given})
 
     shardings = plan.shardings and drop_given(plan.shardings)
     # The key is an argument, so that runs with other seeds find the program in the cache; NumPy's array belongs to no device.
     key = np.asarray(jax.random.key_data(jax.random.key(plan.experiment.train.seed)))
     create = jax.jit(lambda key: drop_given(_fresh(plan, jax.random.wrap_key_data(key))), out_shardings=shardings)
     created = create(key)
-    return in_step_order(plan, dataclasses.replace(created, params=nest(created.params | given)))
+    return in_step_order(plan, dataclasses.replace(created, params=created.params | given))
 
 
 # --- the order of layers ------------------------------------------------------------------------------------------

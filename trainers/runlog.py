@@ -159,7 +159,7 @@ def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[Non
     Every process of the run must call this.
 
     Args:
-      checkpoints: `train.checkpoints`. An address is not held: a store has no locks.
+      checkpoints: `train.checkpoint.folder`. An address is not held: a store has no locks.
 
     Raises:
       ConfigError: on the leader, another run is training in one of them.
@@ -184,7 +184,7 @@ def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[Non
             folder = Path(checkpoints or workdir / "checkpoints")
             if not paths.is_address(checkpoints) and not folder.is_file():  # a file has the address of others
                 folder.mkdir(parents=True, exist_ok=True)
-                lock(folder, "--train.checkpoints")
+                lock(folder, "--train.checkpoint.folder")
 
         jointly(hold)
         yield

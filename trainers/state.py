@@ -1,4 +1,4 @@
-"""The state of a run: parameters, optimizer state and step; the order of its layers, and its form in a checkpoint."""
+"""The state of a run: parameters, optimizer state and step; the order of its layers, and the names of its arrays."""
 
 import dataclasses
 import functools
@@ -8,7 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
-from models.sharding.params import flatten, nest, param_name
+from models.sharding.params import param_name
 from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
@@ -19,8 +19,8 @@ PyTree = Any
 class State:
     """A run's state: arrays, or in a Plan their shapes or shardings.
 
-    `step` counts batches seen; `skipped` counts those whose update was not finite and was left out. Parameters and their
-    optimizer state have their layers in the order in which the step takes them
+    `step` counts batches seen; `skipped` counts those whose update was not finite and was left out. `params` are arrays by
+    dotted name. They and their optimizer state have their layers in the order in which the step takes them
     (models.sharding.pipelines.one_f_one_b.stage_schedule).
     """
 
@@ -65,24 +65,28 @@ def _reordering(
     return jax.jit(reorder, out_shardings=shardings, donate_argnums=range(len(schedules)) if consume else ())
 
 
-# --- as plain dictionaries ---------------------------------------------------------------------------------------
+# --- by name -----------------------------------------------------------------------------------------------------
 
 
-def to_tree(state: State) -> dict[str, Any]:
-    """Returns a state as nested dictionaries of arrays, the form in which it is stored: no class of ours or Optax's in it."""
+def by_name(state: State) -> dict[str, Any]:
+    """Returns a state's arrays by name, the form in which it is stored: no class of ours or Optax's in it."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(state.optimizer)
-    optimizer = {_path_name(path): leaf for path, leaf in leaves}
-    return {"step": state.step, "skipped": state.skipped, "params": state.params, "optimizer": nest(optimizer)}
+    return {
+        "step": state.step,
+        "skipped": state.skipped,
+        **{f"params.{name}": x for name, x in state.params.items()},
+        **{_optimizer_name(path): leaf for path, leaf in leaves},
+    }
 
 
-def from_tree(like: State, tree: dict[str, Any]) -> State:
-    """Returns the inverse of `to_tree`, into the structure of `like`."""
-    flat = flatten(tree["optimizer"])
+def from_names(like: State, arrays: Mapping[str, Any]) -> State:
+    """Returns the inverse of `by_name`, into the structure of `like`."""
     leaves, treedef = jax.tree_util.tree_flatten_with_path(like.optimizer)
-    optimizer = jax.tree.unflatten(treedef, [flat[_path_name(path)] for path, _ in leaves])
-    return State(tree["step"], tree["skipped"], tree["params"], optimizer)
+    optimizer = jax.tree.unflatten(treedef, [arrays[_optimizer_name(path)] for path, _ in leaves])
+    params = {name: arrays[f"params.{name}"] for name in like.params}
+    return State(arrays["step"], arrays["skipped"], params, optimizer)
 
 
-def _path_name(path) -> str:
+def _optimizer_name(path) -> str:
     keys = [str(getattr(k, "key", getattr(k, "name", getattr(k, "idx", None)))) for k in path]
-    return ".".join(keys)
+    return ".".join(["optimizer", *keys])

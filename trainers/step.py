@@ -11,7 +11,7 @@ import optax
 
 from models.parts.losses import Loss
 from models.protocol import Batch, Context
-from models.sharding.params import flatten, nest, with_params
+from models.sharding.params import with_params
 from models.sharding.pipelines import one_f_one_b
 from trainers.chips import Options, compile_with, options_for
 from trainers.optimizers import optimized
@@ -31,13 +31,12 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     trained, frozen = plan.split_trained(params)
 
     def objective(trained: Any, part: Batch, context: Context) -> tuple[jax.Array, Loss]:
-        params = nest(flatten(trained) | flatten(frozen))
-        loss = with_params(plan.model, plan.in_place(params)).loss(part, context, totals)
+        loss = with_params(plan.model, plan.in_place(trained | frozen)).loss(part, context, totals)
         return loss.value, loss
 
     def part_gradients(part: Batch, context: Context) -> tuple[Any, Loss]:
         if one_f_one_b.is_used(plan.model):
-            params, pull = jax.vjp(lambda trained: plan.with_adapters(nest(flatten(trained) | flatten(frozen))), trained)
+            params, pull = jax.vjp(lambda trained: plan.with_adapters(trained | frozen), trained)
             loss, grads = one_f_one_b.loss_and_gradients(plan.model, params, part, totals, context)
             return pull(grads)[0], loss
         (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, context)
@@ -81,11 +80,10 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             updates, optimizer = plan.tx.update(grads, state.optimizer, trained)
             changed: Any = optax.apply_updates(trained, updates)
             statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
-            params = nest(flatten(changed) | flatten(frozen) | statistics)
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
-                params=if_finite(params, state.params),
+                params=if_finite(changed | frozen | statistics, state.params),
                 optimizer=if_finite(optimizer, state.optimizer),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {

@@ -9,18 +9,14 @@ from data.text.config import TextData
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatData(TextData):
-    """Packed rows of conversations in a checkpoint's chat template, for causal language models.
-
-    Attributes:
-      cache: as in TextData.
-    """
+    """Packed rows of conversations in a checkpoint's chat template, for causal language models."""
 
     kind: ClassVar[str] = "chat"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "throughput"
 
     def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them, in that order; `predicted` is how much a token counts."""
-        return super().stored() | positions(self.length, "predicted")
+        """Returns the arrays of a row as the cache stores them, in that order; `loss_weights` is how much a token counts."""
+        return super().stored() | positions(self.length, "loss_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

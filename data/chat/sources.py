@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
-from data.dialog import conversations
+from data.lamda import conversations
+from data.packages import chitchat
+from data.packages.locations import Location, PackageSource
 from data.task import DataError
-from data.text.sources import CHATS
 from models.errors import nearest, shortened
 
 Message = dict[str, Any]  # "role" and "content", and whatever else a template reads
@@ -136,21 +137,21 @@ def _message(turn: dict[str, Any]) -> Message:
     return turn | {"role": _ROLES.get(name, name), "content": content or ""}
 
 
-def read_package(packages: Path) -> Iterator[Record]:
-    """Yields the conversations of volunteers (data/dialog), of whom the one who begins is the user."""
-    for conversation in conversations.read(packages / CHATS.file):
+def read_package(package: Path) -> Iterator[Record]:
+    """Yields the conversations of volunteers (data/lamda), of whom the one who begins is the user."""
+    for conversation in conversations.read(package):
         turns = [{"role": ("user", "assistant")[i % 2], "content": turn} for i, turn in enumerate(conversation["turns"])]
         yield {"id": conversation["id"], "messages": turns}
 
 
-def read_pairs(packages: Path) -> Iterator[Record]:
+def read_pairs(package: Path) -> Iterator[Record]:
     """Yields a preference of every second conversation of that package: the last answer to what was said in the three turns
     before it, over that of the conversation before.
 
     No answer is in two pairs: one that is learned to be better here and worse there would lower other pairs' margins.
     """
     other = ""
-    for record in read_package(packages):
+    for record in read_package(package):
         turns = record["messages"][: len(record["messages"]) // 2 * 2]
         answer = turns[-1]["content"]
         if other and other != answer:
@@ -160,15 +161,24 @@ def read_pairs(packages: Path) -> Iterator[Record]:
         other = answer
 
 
-def said(record: Record) -> str:
-    """Returns what identifies a record: all that is said in a conversation, of a preference pair the prompt."""
+CONVERSATIONS = {"chitchat": PackageSource(packages=(chitchat.PACKAGE,), reader=read_package)}
+PAIRS = {"chitchat": PackageSource(packages=(chitchat.PACKAGE,), reader=read_pairs)}
+
+
+def records(location: Location, packaged: Mapping[str, PackageSource], root: Path) -> Iterator[Record]:
+    """Yields the records of a user's file, or of a package in the data folder `root`."""
+    return read(location.path) if location.scheme == "file" else location.packaged(packaged).read(root)
+
+
+def identity(record: Record) -> str:
+    """Returns the text that identifies a record: all messages of a conversation, the prompt of a preference pair."""
     return json.dumps(record.get("prompt") or record["messages"], sort_keys=True)
 
 
 def split_of(record: Record, shares: Mapping[str, float]) -> str:
     """Returns the split of a record by its content alone, "train" where it is in none of the held-out ones: equal records are
     in the same. Preference pairs of one prompt are."""
-    key = record.get("id") or said(record)
+    key = record.get("id") or identity(record)
     place = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10**9 / 10**9
     for split, share in shares.items():
         if place < share:

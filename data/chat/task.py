@@ -8,26 +8,25 @@ import numpy as np
 
 from data.chat import encoding
 from data.chat.config import ChatData, PreferenceData
-from data.chat.encoding import Counts
-from data.dialog.encoding import rows_of
 from data.reading import packing
 from data.reading.caches import check_fields, examples
+from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Sum
-from data.text.task import PredictedTask
+from data.text.task import WeightedTask
 from data.vocabularies.chat_templates import ChatEncoder
 from models.families import ModelConfig
 
 
-class ChatTask(PredictedTask):
+class ChatTask(WeightedTask):
     """Packed rows of conversations; held-out ones are scored by what the assistant says."""
 
     data: ChatData
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's conversations, those that have something to learn."""
-        encoder, counts, tally = ChatEncoder(vocabulary), Counts(), packing.Tally()
-        made: Iterator[packing.Example] = encoding.conversations(examples(cache, split, limit), encoder, self.data.length, counts)
-        rows = self._augmented_once(rows_of(made, self.data.length, tally), None)
+        encoder, tally = ChatEncoder(vocabulary), Tally()
+        made: Iterator[packing.Example] = encoding.conversations(examples(cache, split, limit), encoder, self.data.length, tally)
+        rows = self._augmented_once(packing.pack_weighted(made, self.data.length, tally), None)
         return HeldOutExamples(rows, tally.examples)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
@@ -57,7 +56,7 @@ class PreferenceTask(ChatTask):
             "tokens": super().synthetic(rng, model)["tokens"] * inside,
             "segments": (at // each + 1) * inside,
             "positions": at % each * inside,
-            "predicted": (at % each >= each // 2).astype(np.int32) * inside,
+            "loss_weights": (at % each >= each // 2).astype(np.int32) * inside,
             "reference": rng.normal(-each, 1, (self.data.pairs, 2)).astype(np.float32),
         }
 
@@ -72,8 +71,8 @@ class PreferenceTask(ChatTask):
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's pairs, those that a row has room for."""
-        encoder, counts, tally = ChatEncoder(vocabulary), Counts(), packing.Tally()
-        made = encoding.pairs(examples(cache, split, limit), encoder, self.data.length, counts)
+        encoder, tally = ChatEncoder(vocabulary), Tally()
+        made = encoding.pairs(examples(cache, split, limit), encoder, self.data.length, tally)
         rows = encoding.rows_of_pairs(made, self.data.length, self.data.pairs, tally)
         return HeldOutExamples([self.augment(row, np.random.default_rng(0), None) for row in rows], tally.examples)
 

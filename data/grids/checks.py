@@ -31,8 +31,8 @@ def refuse_unmasked(frames: np.ndarray, variables: tuple[str, ...], factors: tup
             values = values[np.isfinite(values)]
             for place, fill in enumerate(marked):
                 is_fill = values == fill
-                if found := int(is_fill.sum()):
-                    counts[place] += found
+                if number := int(is_fill.sum()):
+                    counts[place] += number
                     values = values[~is_fill]
             if values.size:
                 low, high = min(low, float(values.min())), max(high, float(values.max()))

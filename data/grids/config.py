@@ -3,18 +3,18 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import DataConfig
 from data.features import Feature, Features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridData:
+class GridData(DataConfig):
     """Some frames of a gridded series, and one frame after a lead time, a window in a row.
 
     A position of the input is a square of `scale` x `scale` points of the grid; the target is the inner part of the grid, at
     every point. The grid's centre is taken where it is larger than that; where it is smaller, missing points surround it.
 
     Attributes:
-      cache: name of the prepared cache; "" is random data, see TranslationData.
       batch_size: windows of a global batch.
       channels: the series' variables that a frame has, in this order.
       target: the one that is forecast.
@@ -30,14 +30,10 @@ class GridData:
       flip: whether training windows are mirrored in either direction, at random. Not for vectors, such as winds.
       thresholds: of the target, at which forecasts are scored; the model's.
       scored: lead times at which they are.
-      seed: seed of the order of windows, of their lead times and of how they are mirrored.
     """
 
     kind: ClassVar[str] = "grids"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
-    cache: str = ""
-    batch_size: int
     channels: tuple[str, ...]
     target: str
     frames: int = 13
@@ -53,7 +49,6 @@ class GridData:
     flip: bool = False
     thresholds: tuple[float, ...]
     scored: tuple[int, ...]
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("frames", "every", "leads", "scale"):
@@ -133,12 +128,12 @@ class Forecasts:
 
     Attributes:
       split: which held-out windows of the cache: "validation" or "test".
-      decided_on: those on which it was decided from which probability on an event counts as forecast.
+      decided_on: the split on which the probability is chosen from which on an event counts as forecast.
       limit: at most so many windows, at all of the lead times that are scored; 0 takes all.
       batch_size: windows read together.
     """
 
-    form: ClassVar[str] = "decided"
+    form: ClassVar[str] = "thresholded"
 
     split: str = "validation"
     decided_on: str = "validation"

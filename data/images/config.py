@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from data.config import DataConfig
 from data.features import Feature, Features
 
 
@@ -53,11 +54,10 @@ class Augmentation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageData:
+class ImageData(DataConfig):
     """Pictures and their classes, a picture in a row.
 
     Attributes:
-      cache: name of the prepared cache; "" is random pixels and classes, see TranslationData.
       batch_size: pictures of a global batch; even where they are mixed in pairs.
       height, width: pixels of a picture as the model gets it.
       channels: 3, or 1 for grey. Grey pictures are read as three equal channels; coloured ones are never read as grey.
@@ -65,14 +65,10 @@ class ImageData:
       eval_crop: share of the picture that the centred cut of evaluation has in its tighter direction; 0 is the whole picture,
         squeezed into shape.
       augmentation: how training pictures are changed.
-      seed: seed of the order of pictures, and of how they are changed.
     """
 
     kind: ClassVar[str] = "images"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
-    cache: str = ""
-    batch_size: int
     height: int = 224
     width: int = 224
     channels: int = 3
@@ -80,7 +76,6 @@ class ImageData:
     std: tuple[float, ...] = (0.5,)
     eval_crop: float = 0.875
     augmentation: Augmentation = Augmentation()
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.channels not in (1, 3):

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from data import paths
 from data.images import pictures
-from data.images.settings import SUFFIXES, Images
-from data.images.sources import Picture, Pictures, held_out
-from data.labelled.splits import Item
+from data.images.caches import SUFFIXES, ImageCache
+from data.images.splits import Picture, Pictures, held_out
+from data.reading.splits import Item
 from data.task import DataError
 from models.errors import nearest
 
@@ -30,7 +30,7 @@ _SPLITS = {
 }
 
 
-def open_folder(folder: Path, settings: Images) -> Pictures:
+def open_folder(folder: Path, settings: ImageCache) -> Pictures:
     """Returns the pictures of a folder; classes are the names of the training pictures' folders, sorted.
 
     Raises:

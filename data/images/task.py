@@ -11,8 +11,8 @@ from PIL import Image
 
 from data import paths
 from data.images import crops, metrics, mixing, pictures
-from data.images.cache import STORED
 from data.images.config import ImageData
+from data.images.maker import STORED
 from data.images.pictures import PictureError
 from data.images.randaugment import randaugment
 from data.reading.caches import check_labels, class_names, examples, labels_of
@@ -35,7 +35,7 @@ class TakesPictures(Protocol):
 
 
 class ImageTask(Task[ImageData]):
-    """Pictures from a cache of their files (data.images.cache)."""
+    """Pictures from a cache of their files (data.images.maker)."""
 
     # --- reading ---
 
@@ -84,11 +84,11 @@ class ImageTask(Task[ImageData]):
         return {"pixels": pixels, "label": row["label"]}
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         """Pictures are mixed in pairs."""
         return 2 if self.data.augmentation.mixes else 1
 
-    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
         """Returns the pictures of a pair mixed, each with the other; or a picture by itself."""
         how = self.data.augmentation
         if not how.mixes:

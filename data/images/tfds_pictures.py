@@ -1,6 +1,6 @@
 """Reads classified pictures from TFDS's folder, as the encoded files that are stored there.
 
-Importing this module imports TensorFlow (5 s); training reads the cache (`data.images.cache`) and never does.
+Importing this module imports TensorFlow (5 s); training reads the cache (`data.images.maker`) and never does.
 """
 
 import dataclasses
@@ -10,8 +10,8 @@ from typing import Any
 
 import tensorflow_datasets as tfds
 
-from data.images.settings import Images
-from data.images.sources import Picture, Pictures
+from data.images.caches import ImageCache
+from data.images.splits import Picture, Pictures
 from data.packages.tfds import Part, dataset_folder, open_builder
 from data.task import DataError
 
@@ -19,7 +19,7 @@ from data.task import DataError
 _UNLABELLED_TEST = ("imagenet2012",)
 
 
-def open_tfds(name: str, data_dir: Path, settings: Images) -> Pictures:
+def open_tfds(name: str, data_dir: Path, settings: ImageCache) -> Pictures:
     """Returns the pictures of a data set of TFDS: its "train", "validation" and "test".
 
     Where it has no test with classes, its validation is the test here; where nothing is left for the validation, or for
@@ -85,13 +85,13 @@ def _fields(name: str, info: tfds.core.DatasetInfo) -> tuple[str, str]:
     keys = info.supervised_keys or (None, None)
     pictures = [key for key in features if isinstance(features[key], tfds.features.Image)]
     labels = [key for key in features if isinstance(features[key], tfds.features.ClassLabel)]
-    pictures, labels = ([key for key in found if key in keys] or found for found in (pictures, labels))
+    pictures, labels = ([key for key in chosen if key in keys] or chosen for chosen in (pictures, labels))
     if len(pictures) != 1 or len(labels) != 1:
         raise DataError(f"{name}: expected a picture and its class, got the features {', '.join(sorted(features))}")
     return pictures[0], labels[0]
 
 
-def _splits(builder: tfds.core.DatasetBuilder, settings: Images) -> dict[str, str]:
+def _splits(builder: tfds.core.DatasetBuilder, settings: ImageCache) -> dict[str, str]:
     """Returns our splits, each as TFDS names a part of its own."""
     own = dict.fromkeys(builder.info.splits)
     if builder.name in _UNLABELLED_TEST:

@@ -25,13 +25,13 @@ A row packs sequences first-fit into L tokens and P slots. It is a dict of int32
 On disk a row is one vector of the first six, in that order: 4 L + 2 P numbers, or 4 L + 3 P for spans.
 """
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from data.reading import packing
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 
 Form = Literal["classification", "tagging", "span", "pair"]
@@ -58,17 +58,6 @@ class Encoded(NamedTuple):
     slots: np.ndarray
     targets: np.ndarray
     offsets: np.ndarray
-
-
-@dataclasses.dataclass
-class Tally:
-    """Counts of packed examples, their rows and tokens; of examples `dropped`, and of those `cut` because they were too long."""
-
-    examples: int = 0
-    rows: int = 0
-    tokens: int = 0
-    dropped: int = 0
-    cut: int = 0
 
 
 class Encoder:
@@ -224,14 +213,13 @@ def rows_of(
             for encoded in encode(example):
                 yield *encoded[:3], encoded.slots, np.full(len(encoded.slots), owner), encoded.targets, encoded.offsets
 
-    packed = packing.Tally()
+    packed = Tally()
     # Tokens and slots bound a row, and with them everything that comes in the same numbers.
     lengths = (length, length, length, slots, slots, slots, length)
     for row in packing.pack(sides(), lengths, packed, lambda units, _: _lay_out(units, form, length, slots)):
         yield _split(row, form, length, slots)
-    tally.rows += packed.rows
-    tally.tokens += packed.tokens[0]
-    tally.dropped += packed.dropped
+    # A raw example may be several of a row, and counts as one.
+    tally.rows, tally.tokens, tally.left_out = packed.rows, packed.tokens[:1], packed.left_out
 
 
 def _lay_out(units: list[packing.Example], form: Form, length: int, slots: int) -> np.ndarray:

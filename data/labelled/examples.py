@@ -1,6 +1,6 @@
 """Reads raw examples of labelled text from TFDS's folder: data sets made from packages, and public sets by their names.
 
-Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.labelled.cache`) and never does.
+Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.labelled.maker`) and never does.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ import tensorflow_datasets as tfds
 from data.labelled import labelled_text
 from data.labelled.encoding import Form
 from data.labelled.sources import TASKS, PackageTask, PublicTask
-from data.labelled.splits import Example
 from data.packages.tfds import dataset_folder
+from data.reading.splits import Example
 
 _BATCH = 1024  # examples that are handed from TensorFlow to Python at a time
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import tensorflow_datasets as tfds
 
 from data.labelled.sources import TASKS, PackageTask
-from data.labelled.splits import Example, divide, inputs_key, without_copies
 from data.packages.tfds import build_dataset, package_hashes
+from data.reading.splits import Example, divide, inputs_key, without_copies
 
 
 class LabelledText(tfds.core.GeneratorBasedBuilder):

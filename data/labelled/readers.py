@@ -14,8 +14,8 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.labelled.splits import Item, text_key
 from data.packages import archives, debian
+from data.reading.splits import Item, text_key
 
 # --- Debian's index of packages ------------------------------------------------------------------------------------
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 from data.labelled import readers
 from data.labelled.encoding import Form
-from data.labelled.splits import Item
 from data.packages.fetch import PACKAGE_INDEX, Package, npm_package
+from data.reading.splits import Item
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import DataConfig
 from data.features import Feature, Features, positions, slots
 from data.speech.config import SpecAugment, SpeechData
 
@@ -10,7 +11,7 @@ _NOTHING = SpecAugment()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultimodalData:
+class MultimodalData(DataConfig):
     """Rows of texts, each of a picture, or a sound, or both; its first token says its language.
 
     A row is a pack: texts side by side, and slots for the pictures and sounds that they are of, each with its text's number. A
@@ -19,7 +20,6 @@ class MultimodalData:
     nowhere is left out.
 
     Attributes:
-      cache: name of the prepared cache; "" is random pixels, frames and tokens, see TranslationData.
       batch_size: rows of a global batch, each of `texts` texts.
       texts: texts that are read for a row, on average over its pool.
       pool: rows that are packed together.
@@ -33,14 +33,10 @@ class MultimodalData:
       targets_length: tokens of a text; must be that of the cache.
       vision, audio: the components that read pictures and sounds, whose rules cut them.
       temperature: T: a cache's sources are drawn in proportion to n^(1/T), the languages of one in proportion to their texts.
-      seed: seed of the order of rows, and of how they are changed.
     """
 
     kind: ClassVar[str] = "multimodal"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
-    cache: str = ""
-    batch_size: int
     texts: int = 1
     pool: int = 1
     row_length: int = 0
@@ -56,7 +52,6 @@ class MultimodalData:
     vision: str = "vision_tower"
     audio: str = "audio_tower"
     temperature: float = 1.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if bool(self.height) != bool(self.width):
@@ -90,18 +85,18 @@ class MultimodalData:
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it: slots of pictures and of sounds' frames, with segments, which are the
         numbers of their texts, from 1 (0 is an empty slot, or what is behind a sound); and the texts' tokens."""
-        found: Features = {}
+        arrays: Features = {}
         if self.height:
             shape, axes = (self.pictures, self.height, self.width, 3), (None, "height", "width", None)
-            found["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
-            found["images_segments"] = slots(self.pictures)
+            arrays["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
+            arrays["images_segments"] = slots(self.pictures)
         if self.seconds:
             for name in ("frames", "frames_segments"):
                 frames = self.speech.features()[name]
                 shape, axes = (self.sounds, *frames.shape), (None, *frames.axes)
-                found[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
+                arrays[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
         length = self.row_length or self.texts * self.targets_length
-        return found | positions(length, "targets", "targets_segments", "targets_positions")
+        return arrays | positions(length, "targets", "targets_segments", "targets_positions")
 
     def tiny(self) -> "MultimodalData":
         """Returns a configuration of random arrays whose batches run in seconds: packs of two texts with one slot for sounds."""

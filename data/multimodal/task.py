@@ -1,4 +1,4 @@
-"""Pictures and sounds with texts as a task: what is seen and heard, and a text in the language asked for."""
+"""Pictures and sounds with texts as a task: what is seen and sound_row, and a text in the language asked for."""
 
 import dataclasses
 from collections import Counter
@@ -26,7 +26,7 @@ from models.families import ModelConfig
 
 
 class MultimodalTask(Task[MultimodalData]):
-    """Packs of pictures or sounds with texts from a cache (data.multimodal.cache)."""
+    """Packs of pictures or sounds with texts from a cache (data.multimodal.maker)."""
 
     # --- reading ---
 
@@ -98,37 +98,37 @@ class MultimodalTask(Task[MultimodalData]):
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
         """Returns a row of one text and what is seen or heard of it, moved and with parts hidden."""
-        return self.perceived(row, rng)
+        return self.as_features(row, rng)
 
     @property
-    def together(self) -> int:
+    def group_size(self) -> int:
         """The texts of a pool."""
         return self.data.texts * self.data.pool
 
     @property
-    def finished(self) -> int:
+    def rows_per_group(self) -> int:
         """The rows of a pool."""
         return self.data.pool
 
-    def finish(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
         """Returns rows of one text each as packs: see MultimodalData."""
         del rng
         return _packed(self.data.features(), rows, self.data.pool)
 
-    def perceived(self, row: Example, rng: np.random.Generator | None = None) -> Example:
+    def as_features(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a row of one text, nothing moved or hidden without a generator."""
-        found, content = _empty(self._row), row["content"].tobytes()
+        arrays, content = _empty(self._row), row["content"].tobytes()
         if row["form"] == PICTURE:
             if self.data.height:
                 images = self._pictures.seen(content)["images"]
-                found["images"][0] = crops.shifted(rng, images, self.data.shift) if rng and self.data.shift else images
-                found["images_segments"][:] = 1
+                arrays["images"][0] = crops.shifted(rng, images, self.data.shift) if rng and self.data.shift else images
+                arrays["images_segments"][:] = 1
         elif self.data.seconds:
             samples = np.frombuffer(content, "<i2")
-            heard = {"ends": np.array([len(samples)]), "samples": samples}
-            heard = self._sounds.augment(heard, rng, None) if rng else self._sounds.heard(heard)
-            found |= {name: array[None] for name, array in heard.items()}
-        return found | _of_texts([row["targets"][row["targets"] > 0]], len(found["targets"]))
+            sound_row = {"ends": np.array([len(samples)]), "samples": samples}
+            sound_row = self._sounds.augment(sound_row, rng, None) if rng else self._sounds.as_features(sound_row)
+            arrays |= {name: array[None] for name, array in sound_row.items()}
+        return arrays | _of_texts([row["targets"][row["targets"] > 0]], len(arrays["targets"]))
 
     @cached_property
     def _row(self) -> Features:
@@ -149,15 +149,15 @@ class MultimodalTask(Task[MultimodalData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's rows, made when they are asked for."""
         size = sum(1 for _ in examples(cache, split, limit))
-        return HeldOutExamples(self.things(cache, split, size), size, features=self._row)
+        return HeldOutExamples(self.stored_rows(cache, split, size), size, features=self._row)
 
     def decoding(self, vocabulary: Path) -> MultimodalDecoding:
         folder = cache_folder(self.data) if self.data.cache else vocabulary
-        return MultimodalDecoding(self.data, folder, vocabulary, self.things)
+        return MultimodalDecoding(self.data, folder, vocabulary, self.stored_rows)
 
-    def things(self, cache: Path, split: str, size: int) -> StoredExamples:
+    def stored_rows(self, cache: Path, split: str, size: int) -> StoredExamples:
         """Returns the first held-out pictures and sounds of a split as a model gets them."""
-        return StoredExamples(cache / f"{split}.array_record", self.data.stored(), self.perceived, size)
+        return StoredExamples(cache / f"{split}.array_record", self.data.stored(), self.as_features, size)
 
     @property
     def directions(self) -> Mapping[str, bool]:

@@ -73,9 +73,9 @@ class CacheSource:
 
 @dataclasses.dataclass
 class AugmentedSource:
-    """Rows augmented by their task, and then finished together with their neighbours (data.task.Task.together).
+    """Rows augmented by their task, and then combined with their neighbours (data.task.Task.combine).
 
-    A row depends on the seed and the index alone. The neighbours that were finished with the last row are kept: read in order,
+    A row depends on the seed and the index alone. The neighbours that were combined with the last row are kept: read in order,
     each is augmented once.
     """
 
@@ -89,12 +89,12 @@ class AugmentedSource:
         return f"{self.source.fingerprint}-{self.task.augmentation}"
 
     def row(self, index: int) -> Example:
-        together = self.task.together
-        group, place = divmod(index, self.task.finished)
+        size = self.task.group_size
+        group, place = divmod(index, self.task.rows_per_group)
         last, rows = self._last
         if last != group:
-            rows = [self._augmented(i) for i in range(group * together, (group + 1) * together)]
-            rows = self.task.finish(rows, np.random.default_rng((self.task.data.seed, 2, group)))
+            rows = [self._augmented(i) for i in range(group * size, (group + 1) * size)]
+            rows = self.task.combine(rows, np.random.default_rng((self.task.data.seed, 2, group)))
             self._last = group, rows
         return rows[place]
 

@@ -1,16 +1,13 @@
-"""Reading the items of a source while a cache is made: by threads or a pipeline, in order; what cannot be used is counted."""
+"""Reading the items of a source while a cache is made: by threads or a pipeline, in order, copies left out."""
 
 import contextlib
 import contextvars
-import dataclasses
 import hashlib
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeVar, runtime_checkable
-
-_NAMED = 10  # of what is left out, how many a manifest names
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -41,20 +38,6 @@ def mapped_by(mapper: Mapper | None) -> Iterator[None]:
         yield
     finally:
         _mapper.reset(token)
-
-
-@dataclasses.dataclass
-class Tally:
-    """Counts of what is kept and left out; the first of the latter as "NAME: why"."""
-
-    rows: int = 0
-    left_out: int = 0
-    named: list[str] = dataclasses.field(default_factory=list)
-
-    def leave_out(self, name: str, why: object) -> None:
-        self.left_out += 1
-        if len(self.named) < _NAMED:
-            self.named.append(f"{name}: {why}")
 
 
 HELD_FIRST = ("test", "validation", "train")  # the order in which splits are written, for `Contents`

@@ -9,27 +9,20 @@ Segment ids count the row's examples from 1, the same number on all sides; posit
 example; where the segment id is 0 there is padding, with token and position 0.
 """
 
-import dataclasses
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
+
+from data.reading.tally import Tally
 
 Example = tuple[np.ndarray, ...]  # ids of each side, int32; one-dimensional unless the layout takes another shape
 LayOut = Callable[[list[Example], Sequence[int]], np.ndarray]  # a row from its examples and the sides' lengths
 
 _WINDOW = 64  # rows that are open at a time
-
-
-@dataclasses.dataclass
-class Tally:
-    """Counts of packed examples, their rows and their tokens by side, and of examples `dropped` because they were too long."""
-
-    examples: int = 0
-    rows: int = 0
-    tokens: tuple[int, ...] = ()
-    dropped: int = 0
 
 
 def lay_out_sides(examples: list[Example], lengths: Sequence[int]) -> np.ndarray:
@@ -59,7 +52,7 @@ def pack(
 
     Args:
       examples: the ids of each example's sides, in the order in which they are placed; shuffle them before.
-      lengths: the lengths of a row's sides. An example longer than one of them is dropped. A side with one number for
+      lengths: the lengths of a row's sides. An example longer than one of them is left out. A side with one number for
         each example bounds the examples of a row.
       tally: incremented.
       layout: makes a row of its examples.
@@ -79,7 +72,7 @@ def pack(
     for example in examples:
         size = np.array([len(side) for side in example])
         if np.any(size > full):
-            tally.dropped += 1
+            tally.left_out += 1
             continue
         fits = np.all(room >= size, axis=1)
         row = int(np.argmax(fits))
@@ -97,16 +90,45 @@ def pack(
             yield close(row)
 
 
+def lay_out_weighted(examples: list[Example], lengths: Sequence[int]) -> np.ndarray:
+    """Returns the row of examples (tokens, loss weights): int32 [4 * L], the weights after what `lay_out` returns."""
+    (length, _), row = lengths, np.zeros(4 * lengths[0], np.int32)
+    row[: 3 * length] = lay_out([tokens for tokens, _ in examples], length).ravel()
+    weights = np.concatenate([weights for _, weights in examples])
+    row[3 * length : 3 * length + len(weights)] = weights
+    return row
+
+
+def pack_weighted(examples: Iterable[Example], length: int, tally: Tally) -> Iterator[np.ndarray]:
+    """Yields packed rows of examples (tokens, loss weights)."""
+    return pack(examples, (length, length), tally, lay_out_weighted)
+
+
+def record_of(row: np.ndarray) -> bytes:
+    """Returns a packed row of ids as it is stored: int32, little-endian."""
+    return row.astype("<i4").tobytes()
+
+
+def shuffled(examples: Iterable[Any], seed: str | int) -> list[Any]:
+    """Returns examples in a random order."""
+    examples = list(examples)
+    random.Random(seed).shuffle(examples)
+    return examples
+
+
 def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:
     """Writes packed rows of ids as records: int32, little-endian."""
-    write_records(path, (row.astype("<i4").tobytes() for row in rows))
+    write_records(path, map(record_of, rows))
 
 
-def write_records(path: Path, records: Iterable[bytes]) -> None:
-    """Writes an ArrayRecord file with one record a group, so that any can be read alone."""
+def write_records(path: Path, records: Iterable[bytes]) -> int:
+    """Writes an ArrayRecord file with one record a group, so that any can be read alone; returns the number of records."""
+    number = 0
     writer = array_record_module.ArrayRecordWriter(str(path), "group_size:1")
     try:
         for record in records:
             writer.write(record)
+            number += 1
     finally:
         writer.close()
+    return number

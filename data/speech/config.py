@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from data.config import DataConfig
 from data.features import Feature, Features, positions
 
 RATE = 16_000  # samples a second
@@ -57,12 +58,10 @@ class SpanMasks:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SpeechData:
+class SpeechData(DataConfig):
     """Utterances, one or several in a row, and their texts.
 
     Attributes:
-      cache: name of the prepared cache; "" is random frames and tokens, see TranslationData.
-      batch_size: rows of a global batch.
       seconds: of a row; must be that of the cache, unless utterances are alone in their rows.
       slots: the most utterances of a row, which do not see each other; must be that of the cache.
       front: what a model reads: log-mel frames by "whisper" or "kaldi"'s convention, or the "waveform", of mean 0 and variance 1.
@@ -73,14 +72,10 @@ class SpeechData:
       augment: what is hidden of utterances.
       masks: the positions that pre-training predicts.
       temperature: T: a cache's parts (transcripts, translations) are drawn in proportion to n^(1/T).
-      seed: seed of the order of rows, and of what is hidden.
     """
 
     kind: ClassVar[str] = "speech"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
-    cache: str = ""
-    batch_size: int
     seconds: float = 16.0
     slots: int = 1
     front: Literal["whisper", "kaldi", "waveform"] = "whisper"
@@ -90,7 +85,6 @@ class SpeechData:
     augment: SpecAugment = SpecAugment()
     masks: SpanMasks = SpanMasks()
     temperature: float = 1.0
-    seed: int = 0
 
     def __post_init__(self) -> None:
         if self.slots < 1:

@@ -1,4 +1,4 @@
-"""Held-out speech as a model writes it down or translates it, and its error rates, by task and language."""
+"""Held-out speech as a model transcribes or translates it, and its error rates, by task and language."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -8,20 +8,19 @@ from typing import Any
 import numpy as np
 
 from data.config import Decode
-from data.decoding import PREFIX, Decoding, Scores
-from data.features import slots
+from data.decoding import Decoding, Scores
 from data.reading import caches
-from data.speech import metrics
+from data.reading.examples import StoredExamples
+from data.speech import metrics, sound
 from data.speech.config import SpeechData
 from data.speech.vocabulary import open_vocabulary
 from data.task import Example
 
 _COLUMNS = ("wer", "cer", "chrf", "bleu")
-_PREFIX = 3  # language, task, no timestamps
 
 
 @dataclasses.dataclass(frozen=True)
-class Said:
+class HeldOutUtterance:
     """A held-out utterance: its place in the split, and what was said, or that in English."""
 
     split: str
@@ -32,7 +31,7 @@ class Said:
     text: str
 
 
-class SpeechDecoding(Decoding[Said]):
+class SpeechDecoding(Decoding[HeldOutUtterance]):
     """Utterances, and the texts that a model makes of them.
 
     Args:
@@ -42,38 +41,32 @@ class SpeechDecoding(Decoding[Said]):
       rows: returns what a model reads of a split's first utterances, by cache, split and their number.
     """
 
-    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], Sequence[Example]]):
+    def __init__(self, data: SpeechData, cache: Path, vocabulary: Path, rows: Callable[[Path, str, int], StoredExamples]):
         self.cache, self._rows = cache, rows
-        self._read: dict[str, Sequence[Example]] = {}  # splits, each opened once
+        self._read: dict[str, StoredExamples] = {}  # splits, each opened once
         self.vocabulary = open_vocabulary(vocabulary)
         self.vocab, self.eos, self.pad = self.vocabulary.size, self.vocabulary.eos, self.vocabulary.pad
         features = data.features()
         self.source = {name: features[name] for name in ("frames", "frames_segments")}
-        if self._prefixed:
-            self.source |= {PREFIX: slots(_PREFIX)}
 
-    @property
-    def _prefixed(self) -> bool:
-        """Whether outputs begin with what the vocabulary says of language and task."""
-        return self.vocabulary.pad < 0
-
-    def examples(self, cache: Path, config: Decode) -> list[Said]:
+    def examples(self, cache: Path, config: Decode) -> list[HeldOutUtterance]:
         read = list(caches.examples(cache, config.split, config.limit))
         self._read[config.split] = self._rows(self.cache, config.split, len(read))
-        return [Said(config.split, at, **fields) for at, fields in enumerate(read)]
+        return [HeldOutUtterance(config.split, at, **fields) for at, fields in enumerate(read)]
 
-    def encode(self, example: Said) -> Example:
+    def encode(self, example: HeldOutUtterance) -> Example:
         row = self._read[example.split][example.at]
-        heard = {name: row[name] for name in ("frames", "frames_segments")}
-        if not self._prefixed:
-            return heard
-        ids = self.vocabulary.prefix(example.language, example.task)
-        return heard | {PREFIX: np.array(np.pad(ids, (0, _PREFIX - len(ids))), np.int32)}
+        return {name: row[name] for name in self.source}
+
+    def samples(self, example: HeldOutUtterance) -> np.ndarray:
+        """Returns the samples of an utterance [N], float32 at 16 kHz (data.decoding.HasSounds)."""
+        row = self._read[example.split].row(example.at)
+        return sound.from_pcm(row["samples"][: row["ends"][0]])
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.vocabulary.decode(ids)
 
-    def scores(self, examples: Sequence[Said], outputs: Sequence[str]) -> Scores:
+    def scores(self, examples: Sequence[HeldOutUtterance], outputs: Sequence[str]) -> Scores:
         """Returns the scores of transcripts, or of translations where there are none; each task's under its name."""
         parts: Scores = {}
         for task in ("transcribe", "translate"):

@@ -117,17 +117,17 @@ def _ogg(content: Content) -> Ending:
 
 
 def _mp3(content: Content) -> tuple[Ending, tuple[bytes, int] | None]:
-    first, said, frames = b"", 0, 0
+    first, stated, frames = b"", 0, 0
     for at, length in _frames(content):
         if at + length > len(content):
             return "cut", None
         if not frames:
             first = content[at : at + length]
-            said = _said(first)
+            stated = _stated_frames(first)
         frames += 1
-    if not said:
+    if not stated:
         return "unknown", (_counting(first, frames), 0) if frames else None
-    return "joined" if frames > 1 + said + _MORE else "whole", None
+    return "joined" if frames > 1 + stated + _MORE else "whole", None
 
 
 def _frames(content: Content) -> Iterator[tuple[int, int]]:
@@ -158,7 +158,7 @@ def _length(head: bytes) -> int:
     return (144 if version == 3 else 72) * bits // _RATES[version][rate] + (head[2] >> 1 & 1)
 
 
-def _said(frame: bytes) -> int:
+def _stated_frames(frame: bytes) -> int:
     """Returns how many frames follow, as a first frame without sound says (Xing's header); 0 where it does not."""
     at = max(frame[:48].find(b"Xing"), frame[:48].find(b"Info"))
     return int.from_bytes(frame[at + 8 : at + 12], "big") if at > 0 and frame[at + 7] & 1 else 0

@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
-from data.labelled.splits import Item, divide
+from data.reading.splits import Item, divide
 from data.speech import sound
-from data.speech.settings import TABLES, Speech
-from data.speech.sources import Splits, Utterance
+from data.speech.caches import TABLES, SpeechCache
+from data.speech.utterances import Splits, Utterance
 from data.task import DataError
 from models.errors import nearest, shortened
 
@@ -29,7 +29,7 @@ _SPLITS = ("train", "validation", "test")
 _FORMS: dict[str, Any] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
 
 
-def open_folder(folder: Path, settings: Speech) -> Splits:
+def open_folder(folder: Path, settings: SpeechCache) -> Splits:
     """Returns the utterances of a folder.
 
     Raises:
@@ -49,8 +49,8 @@ def open_folder(folder: Path, settings: Speech) -> Splits:
             "transcribe": next((row[column] for column in _TEXTS if row.get(column)), ""),
             "translate": row.get("translation") or "",
         }
-        said = {task: text for task, text in texts.items() if text}
-        utterance = Utterance(name, row.get("language") or settings.language, said, _reader(folder / name))
+        texts = {task: text for task, text in texts.items() if text}
+        utterance = Utterance(name, row.get("language") or settings.language, texts, _reader(folder / name))
         items.append(Item(row.get("group") or name, utterance))
         splits.append(row.get("split") or "")
     if not items:

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import jiwer
 
+from data import scores as strings
 from data.speech.vocabulary import spoken
-from data.translation import metrics as translation
 
 
 def error_rates(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
@@ -17,13 +17,13 @@ def error_rates(references: Sequence[str], outputs: Sequence[str]) -> dict[str, 
     pairs = [(reference, output) for reference, output in pairs if reference]
     if not pairs:
         return {"wer": 0.0, "cer": 0.0}
-    said, heard = map(list, zip(*pairs, strict=True))
-    return {"wer": float(jiwer.wer(said, heard)), "cer": float(jiwer.cer(said, heard))}
+    references, outputs = map(list, zip(*pairs, strict=True))
+    return {"wer": float(jiwer.wer(references, outputs)), "cer": float(jiwer.cer(references, outputs))}
 
 
 def scores(references: Sequence[str], outputs: Sequence[str], task: str) -> dict[str, float]:
     """Returns the scores of outputs: of transcripts the error rates and chrF, of translations chrF and BLEU."""
-    chrf = translation.chrf(references, outputs) if references else {"chrf": 0.0}
+    chrf = strings.chrf(references, outputs) if references else {"chrf": 0.0}
     if task == "transcribe":
         return error_rates(references, outputs) | chrf
-    return chrf | (translation.bleu(references, outputs) if references else {"bleu": 0.0})
+    return chrf | (strings.bleu(references, outputs) if references else {"bleu": 0.0})

@@ -1,61 +1,21 @@
-"""Utterances with their texts, in splits: from packages, TFDS's folder and a user's folder. No TensorFlow.
+"""Sources of utterances with their texts: packages, TFDS's folder and a user's folder. No TensorFlow."""
 
-A source says which utterances there are; a sound is read when it is asked for, so a set may be larger than memory.
-"""
-
-import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from data.labelled.splits import Item, divide
 from data.packages import archives
-from data.packages.fetch import Package, debian_package
+from data.packages.fetch import debian_package
+from data.packages.locations import Location, PackageSource
+from data.reading.splits import Item, divide
 from data.speech import sound
-from data.speech.settings import FOLDER, TFDS, Speech
+from data.speech.caches import SpeechCache
+from data.speech.utterances import Splits, Utterance
 
 
-@dataclasses.dataclass(frozen=True)
-class Utterance:
-    """A sound with its texts.
-
-    Attributes:
-      name: in the source.
-      language: of what is said; "" where nobody knows.
-      texts: what is said under "transcribe", the same in English under "translate"; either may be missing.
-      read: returns the samples [N], float32 at 16 kHz; raises SoundError.
-    """
-
-    name: str
-    language: str
-    texts: Mapping[str, str]
-    read: Callable[[], np.ndarray]
-
-
-Splits = Mapping[str, Iterable[Utterance]]
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class PackageSource:
-    """A source that comes in packages.
-
-    Attributes:
-      packages: whose files `read` is given, in order.
-      read: returns all utterances, each as an item with the group that must not be in two splits.
-    """
-
-    packages: tuple[Package, ...]
-    read: Callable[..., list[Item]]
-
-
-def packages_of(settings: Speech) -> tuple[Package, ...]:
-    """Returns the packages that a source comes in."""
-    return PACKAGES[settings.source].packages if settings.source in PACKAGES else ()
-
-
-def open_source(settings: Speech, root: Path) -> Splits:
+def open_source(settings: SpeechCache, root: Path) -> Splits:
     """Returns the "train", "validation" and "test" of a source.
 
     Args:
@@ -65,17 +25,16 @@ def open_source(settings: Speech, root: Path) -> Splits:
       DataError: a folder holds no sounds, its table is damaged, or a data set of TFDS has no sounds with texts.
       NotPreparedError: a public data set is not in <data>/tfds.
     """
-    if settings.source.startswith(TFDS):
+    location = Location.of(settings.source)
+    if location.scheme == "tfds":
         from data.speech.tfds_speech import open_tfds  # imports TensorFlow
 
-        return open_tfds(settings.source.removeprefix(TFDS), root / "tfds", settings)
-    if settings.source.startswith(FOLDER):
+        return open_tfds(location.name, root / "tfds", settings)
+    if location.scheme == "folder":
         from data.speech.folders import open_folder
 
-        return open_folder(Path(settings.source.removeprefix(FOLDER)), settings)
-    source = PACKAGES[settings.source]
-    items = source.read(*(root / "packages" / package.file for package in source.packages))
-    return divide(items, validation=settings.validation, test=settings.test)
+        return open_folder(location.path, settings)
+    return divide(location.packaged(PACKAGES).read(root), validation=settings.validation, test=settings.test)
 
 
 # --- a game's dialogs ------------------------------------------------------------------------------------------------
@@ -105,9 +64,8 @@ def _clips(sounds: Path, texts: Mapping[tuple[str, str], Mapping[str, str]]) -> 
     items = []
     for name, content in archives.members(sounds, _CLIP.pattern):
         if clip := _CLIP.search(name):
-            said = {task: text for task, text in texts.get((clip[1], clip[2]), {}).items() if text}
-            read = _reader(content)
-            items.append(Item(clip[1], Utterance(f"{clip[1]}/{clip[2]}", "cs", said, read)))
+            transcripts = {task: text for task, text in texts.get((clip[1], clip[2]), {}).items() if text}
+            items.append(Item(clip[1], Utterance(f"{clip[1]}/{clip[2]}", "cs", transcripts, _reader(content))))
     return items
 
 
@@ -151,14 +109,14 @@ _PROMPTS = debian_package(
     "asterisk-core-sounds-en-wav", "1.6.1-1", "2be3ea287d83299d143815fa804f11179a75b7affd4a758b98b55f5afc18a35d"
 )
 PACKAGES = {
-    "fillets": PackageSource(packages=(_GAME, _GAME_SPEECH), read=fillets),
+    "fillets": PackageSource(packages=(_GAME, _GAME_SPEECH), reader=fillets),
     "librivox": PackageSource(
         packages=(
             debian_package(
                 "pocketsphinx-testdata", "0.8+5prealpha+1-15", "eaeb7a01d54f20b799d1a81ef110ec544b2cb47ea006614078220737a33019f0"
             ),
         ),
-        read=librivox,
+        reader=librivox,
     ),
-    "unlabelled": PackageSource(packages=(_GAME_SPEECH, _PROMPTS), read=unlabelled),
+    "unlabelled": PackageSource(packages=(_GAME_SPEECH, _PROMPTS), reader=unlabelled),
 }

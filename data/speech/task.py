@@ -43,7 +43,7 @@ class TellsUtterances(Protocol):
 
 
 class SpeechTask(Task[SpeechData]):
-    """Rows of utterances from a cache of samples (data.speech.cache)."""
+    """Rows of utterances from a cache of samples (data.speech.maker)."""
 
     # --- reading ---
 
@@ -94,13 +94,13 @@ class SpeechTask(Task[SpeechData]):
     def augmentation(self) -> str:
         """Random data comes as the model gets it; samples must become frames."""
         fields = dataclasses.asdict(self.data)
-        return paths.digest({name: fields[name] for name in _HEARD})[:16] if self.data.cache else ""
+        return paths.digest({name: fields[name] for name in _FEATURES})[:16] if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
         """Returns the row's utterances as frames, with parts hidden, each at a multiple of ALIGN frames; and its texts."""
-        return self.heard(row, rng)
+        return self.as_features(row, rng)
 
-    def heard(self, row: Example, rng: np.random.Generator | None = None) -> Example:
+    def as_features(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a stored row as the model gets it; nothing is hidden without a generator but what it has to predict."""
         data, hidden = self.data, rng or np.random.default_rng(0)
         frames = np.zeros(data.features()["frames"].shape, np.float32)
@@ -108,18 +108,18 @@ class SpeechTask(Task[SpeechData]):
         align = ALIGN * spectra.HOP // data.hop
         ends = row["ends"][row["ends"] > 0]
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True), 1):
-            heard = self.frames(sound.from_pcm(row["samples"][start:end]))
+            part = self.frames(sound.from_pcm(row["samples"][start:end]))
             if rng is not None:
-                heard = masks.spec_augment(heard, data.augment, rng)
-            place = slice(at, at + len(heard))
-            frames[place], segments[place] = heard, number
+                part = masks.spec_augment(part, data.augment, rng)
+            place = slice(at, at + len(part))
+            frames[place], segments[place] = part, number
             if data.masks.probability:
-                first, count = at // data.masks.stride, len(heard) // data.masks.stride
+                first, count = at // data.masks.stride, len(part) // data.masks.stride
                 masked[first : first + count] = masks.spans(count, data.masks, hidden)
-            at += (-(-len(heard) // align) + 1) * align
-        heard = {"frames": frames, "frames_segments": segments}
-        heard |= {name: row[name] for name in ("targets", "targets_segments", "targets_positions") if name in row}
-        return heard | ({"masked": masked} if data.masks.probability else {})
+            at += (-(-len(part) // align) + 1) * align
+        arrays = {"frames": frames, "frames_segments": segments}
+        arrays |= {name: row[name] for name in ("targets", "targets_segments", "targets_positions") if name in row}
+        return arrays | ({"masked": masked} if data.masks.probability else {})
 
     def frames(self, samples: np.ndarray) -> np.ndarray:
         """Returns what the model reads of an utterance's samples [N]: frames [T, F], T at most those of a row."""
@@ -134,7 +134,7 @@ class SpeechTask(Task[SpeechData]):
     def listened(self, samples: np.ndarray) -> Example:
         """Returns a row of one sound [N] without a text, as a model that transcribes it gets it."""
         pcm = sound.to_pcm(samples)
-        return self.heard({"ends": np.array([len(pcm)]), "samples": pcm})
+        return self.as_features({"ends": np.array([len(pcm)]), "samples": pcm})
 
     # --- evaluation ---
 
@@ -150,7 +150,7 @@ class SpeechTask(Task[SpeechData]):
     def utterances(self, cache: Path, split: str, size: int) -> StoredExamples:
         """Returns the first held-out utterances of a split as a model gets them, one a row."""
         stored = dataclasses.replace(self.data, slots=1).stored()
-        return StoredExamples(cache / f"{split}.array_record", stored, self.heard, size)
+        return StoredExamples(cache / f"{split}.array_record", stored, self.as_features, size)
 
     @property
     def directions(self) -> Mapping[str, bool]:
@@ -158,10 +158,10 @@ class SpeechTask(Task[SpeechData]):
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         hours = {task: part["seconds"] / 3600 for task, part in manifest["parts"].items()}
-        told = ", ".join(f"{hours[task]:.2f} h to {task}" for task in hours)
-        return [f"Trained on `{manifest['cache']}` (fingerprint {manifest['fingerprint'][:16]}): {told}."]
+        tasks = ", ".join(f"{hours[task]:.2f} h to {task}" for task in hours)
+        return [f"Trained on `{manifest['cache']}` (fingerprint {manifest['fingerprint'][:16]}): {tasks}."]
 
 
 # The fields of the configuration that a row's arrays depend on.
-_HEARD = ("seconds", "front", "mels", "padding", "augment", "masks")
+_FEATURES = ("seconds", "front", "mels", "padding", "augment", "masks")
 task = SpeechTask

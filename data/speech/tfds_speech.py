@@ -1,6 +1,6 @@
 """Reads utterances from TFDS's folder: LibriSpeech, Common Voice and others with one sound and one text an example.
 
-Importing this module imports TensorFlow (5 s); training reads the cache (`data.speech.cache`) and never does.
+Importing this module imports TensorFlow (5 s); training reads the cache (`data.speech.maker`) and never does.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ import soxr
 import tensorflow_datasets as tfds
 
 from data.packages.tfds import Part, dataset_folder, open_builder
-from data.speech.settings import Speech
+from data.speech.caches import SpeechCache
 from data.speech.sound import RATE, SoundError
-from data.speech.sources import Splits, Utterance
+from data.speech.utterances import Splits, Utterance
 from data.task import DataError
 
 _TEXTS = ("text", "sentence", "transcription", "transcript")
@@ -24,7 +24,7 @@ _SPLITS = {"validation": ("validation", "dev_clean", "dev"), "test": ("test", "t
 _RATES = {"common_voice": 48_000}  # what a feature that does not say its rate has
 
 
-def open_tfds(name: str, data_dir: Path, settings: Speech) -> Splits:
+def open_tfds(name: str, data_dir: Path, settings: SpeechCache) -> Splits:
     """Returns the utterances of a data set of TFDS; "train" is all of its splits of that name.
 
     Args:
@@ -49,10 +49,10 @@ def open_tfds(name: str, data_dir: Path, settings: Speech) -> Splits:
     if missing := [split for split, theirs in chosen.items() if not theirs]:
         raise DataError(f"{name}: no split for {missing[0]!r} among {', '.join(own)}")
 
-    def spoken(theirs: str) -> StoredUtterances:
+    def utterances(theirs: str) -> StoredUtterances:
         return StoredUtterances(Part(folder, theirs), sounds[0], texts[0], rate, settings.language)
 
-    return {split: spoken(theirs) for split, theirs in chosen.items()}
+    return {split: utterances(theirs) for split, theirs in chosen.items()}
 
 
 @dataclasses.dataclass(frozen=True)

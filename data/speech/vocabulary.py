@@ -1,4 +1,4 @@
-"""Vocabularies of what is said: Whisper's, whose tokens also say language and task, and characters. No JAX.
+"""Vocabularies of what is read_object: Whisper's, whose tokens also say language and task, and characters. No JAX.
 
 Both are tokenizer.json files, read by data.vocabularies.tokenizers.
 """
@@ -14,7 +14,7 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from data import paths
-from data.vocabularies.files import GENERATION, VocabularyError, said
+from data.vocabularies.files import GENERATION, VocabularyError, read_object
 from data.vocabularies.tokenizers import FILE, Tokenizer
 from models.errors import nearest, shortened
 from models.whisper.tokens import END, LANGUAGE, LATEST_START, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech
@@ -32,7 +32,7 @@ def open_vocabulary(folder: Path) -> "WhisperVocabulary | Characters":
     tokenizer = Tokenizer(folder)
     if tokenizer.id_of(START) is None:
         return Characters(tokenizer)
-    return WhisperVocabulary(tokenizer, said(folder / GENERATION))
+    return WhisperVocabulary(tokenizer, read_object(folder / GENERATION))
 
 
 class WhisperVocabulary:
@@ -59,10 +59,10 @@ class WhisperVocabulary:
         self.size = self.timestamp + TIMESTAMPS
         self.multilingual = is_multilingual(self.end) and settings.get("is_multilingual") is not False
         # The files of English-only models name languages too, which their models never saw.
-        found = {match[1]: id_ for name, id_ in special.items() if (match := LANGUAGE.fullmatch(name))}
-        self.languages: Mapping[str, int] = found if self.multilingual else {}
+        languages = {match[1]: id_ for name, id_ in special.items() if (match := LANGUAGE.fullmatch(name))}
+        self.languages: Mapping[str, int] = languages if self.multilingual else {}
         self._tasks = {name: special[f"<|{name}|>"] for name in TASKS}
-        own = {"lang_to_id": {f"<|{name}|>": id_ for name, id_ in found.items()}, "task_to_id": self._tasks}
+        own = {"lang_to_id": {f"<|{name}|>": id_ for name, id_ in languages.items()}, "task_to_id": self._tasks}
         own |= {"no_timestamps_token_id": self.no_timestamps, "max_initial_timestamp_index": LATEST_START}
         for key, ids in own.items():
             if settings.get(key, ids) not in (ids, None):

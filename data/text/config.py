@@ -3,38 +3,29 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from data.config import DataConfig
 from data.features import Features, positions, sides, slots
 from data.text import spans
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextData:
+class TextData(DataConfig):
     """Packed rows of running text, for causal language models.
 
     Attributes:
-      cache: name of the prepared cache; "" is random tokens, see TranslationData.
-      batch_size: rows of a global batch.
       length: tokens of a row; must be the cache's.
       temperature: sources of text are drawn in proportion to n^(1/T), n being a source's examples; 1 is in proportion to n.
-      seed: seed of the order of rows.
     """
 
     kind: ClassVar[str] = "text"
-    benchmark: ClassVar[str] = "gpt3"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "gpt3"
 
-    cache: str = ""
-    batch_size: int
     length: int
     temperature: float = 1.0
-    seed: int = 0
 
     def stored(self) -> Features:
         """Returns the arrays of a row as the cache stores them, in that order."""
         return positions(self.length, "tokens", "segments", "positions")
-
-    def features(self) -> Features:
-        """Returns the arrays of a row as the model gets it."""
-        return self.stored()
 
     def tiny(self) -> "TextData":
         """Returns a configuration of random tokens whose batches run in seconds."""
@@ -51,7 +42,7 @@ class MaskedTextData(TextData):
       pairs: the most sentence pairs of a row in a cache for next-sentence prediction; 0 for plain text.
     """
 
-    benchmark: ClassVar[str] = "bert"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "bert"
 
     rate: float = 0.15
     whole_word: bool = False
@@ -88,7 +79,7 @@ class SpanTextData(TextData):
       multiple: lengths of inputs and targets are rounded up to a multiple of this, with padding.
     """
 
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
+    benchmark: ClassVar[str] = "throughput"
 
     objective: Literal["spans", "prefix"] = "spans"
     rate: float = 0.15

@@ -1,6 +1,6 @@
 """Reads documents of running text from TFDS's folder: our own corpora, and public sets by their TFDS names.
 
-Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.text.cache`) and never does.
+Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.text.maker`) and never does.
 """
 
 import dataclasses

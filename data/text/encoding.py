@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from data.reading import packing
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 
 
@@ -33,5 +34,5 @@ def rows_of(texts: Iterable[str], tokenizer: Tokenizer, length: int) -> tuple[np
     """Returns packed rows int32 [R, 3 * length] of texts, and the number of the texts' bytes in UTF-8."""
     texts = list(texts)
     examples = ((chunk,) for text in texts for chunk in chunks(text, tokenizer, length))
-    rows = list(packing.pack(examples, (length,), packing.Tally()))
+    rows = list(packing.pack(examples, (length,), Tally()))
     return np.array(rows, np.int32).reshape(-1, 3 * length), sum(len(text.encode()) for text in texts)

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from data.reading import packing
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 
 _SEED = 0
@@ -137,5 +138,5 @@ def rows_of(texts: Sequence[str], tokenizer: Tokenizer, length: int, most: int, 
     pairs = (
         example for origin, origin_texts in by_origin.items() for example in examples(origin_texts, tokenizer, length, origin)
     )
-    rows = list(packing.pack(pairs, (length, most), packing.Tally(), lay_out))
+    rows = list(packing.pack(pairs, (length, most), Tally(), lay_out))
     return np.array(rows, np.int32).reshape(-1, 4 * length + 2 * most)

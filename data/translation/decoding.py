@@ -11,8 +11,8 @@ import numpy as np
 from data.decoding import PREFIX, Decoding, Scores
 from data.features import positions, slots
 from data.reading import caches
+from data.scores import bleu, chrf
 from data.task import Example
-from data.translation import metrics
 from data.translation.config import Translate
 from data.translation.holdout import PLACEHOLDER
 from data.translation.vocabularies import ENGLISH, open_vocabularies
@@ -139,8 +139,8 @@ def strip(text: str) -> str:
 def score(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
     """Returns BLEU and chrF, each raw and on stripped text, 0 to 100."""
     stripped = [strip(text) for text in references], [strip(text) for text in outputs]
-    scores = metrics.bleu(references, outputs) | metrics.chrf(references, outputs)
-    return scores | {f"stripped_{k}": v for f in (metrics.bleu, metrics.chrf) for k, v in f(*stripped).items()}
+    scores = bleu(references, outputs) | chrf(references, outputs)
+    return scores | {f"stripped_{k}": v for f in (bleu, chrf) for k, v in f(*stripped).items()}
 
 
 def buckets(languages: Mapping[str, Any]) -> dict[str, str]:

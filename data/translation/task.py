@@ -9,6 +9,7 @@ import numpy as np
 from data.reading import packing
 from data.reading.caches import check_fields, check_vocabularies, smallest_vocabulary
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Task
 from data.translation.config import TranslationData
 from data.translation.decoding import BUCKETS, Sentence, TranslationDecoding, read_sentences
@@ -55,7 +56,7 @@ class TranslationTask(Task[TranslationData]):
 
     def packed(self, sentences: Sequence[Sentence], vocabulary: Path) -> HeldOutExamples:
         """Returns sentences in packed rows; those that are longer than a row are left out."""
-        vocabularies, tally = open_vocabularies(vocabulary), packing.Tally()
+        vocabularies, tally = open_vocabularies(vocabulary), Tally()
         pairs = (
             (np.array(vocabularies.source(s.lang, s.source), np.int32), np.array(vocabularies.target(s.to, s.target), np.int32))
             for s in sentences

@@ -53,11 +53,15 @@ def open_vocabularies(folder: Path) -> Vocabularies:
 
 
 class Trained(Vocabularies):
-    """`source.model` with a tag for each language, and `target.model`, in English. The folder has a manifest."""
+    """`source.model` with a tag for each language, and `target.model`, in English.
 
-    def __init__(self, folder: Path):
+    Args:
+      languages: those that have a tag; by default those of the folder's manifest.
+    """
+
+    def __init__(self, folder: Path, languages: Collection[str] | None = None):
         self._source, self._target = Vocabulary(folder / SOURCE), Vocabulary(folder / TARGET)
-        self._languages: Collection[str] = caches.read_manifest(folder)["languages"]
+        self._languages: Collection[str] = caches.read_manifest(folder)["languages"] if languages is None else languages
         self.size, self.eos_id = self._target.size, self._target.eos_id
 
     def source(self, language: str, text: str, most: int | None = None) -> list[int]:

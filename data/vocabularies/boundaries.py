@@ -30,7 +30,7 @@ def named(folder: Path, name: str, id_of: Lookup) -> int | None:
       VocabularyError: a file is damaged.
     """
     for file in (files.CONFIG, files.SPECIAL):
-        piece = files.said(folder / file).get(name)
+        piece = files.read_object(folder / file).get(name)
         piece = piece.get("content") if isinstance(piece, Mapping) else piece  # some files hold a piece's settings
         if isinstance(piece, str):
             return id_of(piece)
@@ -57,7 +57,7 @@ def around(folder: Path, processor: Any, id_of: Lookup) -> tuple[Ids, Ids]:
     before, behind = _added(processor)
     if before or behind:
         return before, behind
-    settings = files.said(folder / files.CONFIG)
+    settings = files.read_object(folder / files.CONFIG)
     sides = [
         named(folder, f"{name}_token", id_of) if settings.get(f"add_{name}_token") is True else None for name in ("bos", "eos")
     ]

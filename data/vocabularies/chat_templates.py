@@ -17,17 +17,11 @@ import numpy as np
 from data import untrusted
 from data.task import DataError
 from data.vocabularies import files
+from data.vocabularies.marks import BEGIN, END, TemplateRefusal
 from data.vocabularies.tokenizers import Tokenizer
 
 Message = dict[str, Any]  # "role" and "content", and whatever else a template reads
 Span = tuple[int, int]  # places in a text
-
-# Characters of no text (Unicode's noncharacters), which stand around what is generated until their places are known.
-BEGIN, END = "\ufdd0", "\ufdd1"
-
-
-class TemplateRefusal(DataError):
-    """A conversation that the template does not render, such as two turns of a user in sequence."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,11 +103,11 @@ class ChatTemplate:
         Templates may mark some turns alone, as the last. A place belongs to the first turn up to whose end, which is where the
         assistant's next turn begins, the template marks it.
         """
-        said = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
+        answers = [i for i, message in enumerate(messages) if message["role"] == "assistant"]
         if not self.marked:
-            return said
+            return answers
         turns: dict[Span, int] = {}
-        for turn, end in zip(said, [*said[1:], len(messages)], strict=True):
+        for turn, end in zip(answers, [*answers[1:], len(messages)], strict=True):
             for place in self.rendered(messages[:end], tools).learned:
                 turns.setdefault(place, turn)
         return [turns[place] for place in rendered.learned]
@@ -160,7 +154,7 @@ class ChatEncoder:
         rendered = self.template.rendered(messages, tools)
         ids, starts = self.tokenizer.encode_starts(rendered.text)
         starts = np.array([*starts, len(rendered.text)])
-        predicted, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
+        weights, special = np.zeros(len(ids), np.int32), np.isin(ids, self._special)
         learned, left_out = rendered.learned, [i < given or m.get("weight") == 0 for i, m in enumerate(messages)]
         if any(left_out):
             turns = self.template.turns_of(rendered, messages, tools)
@@ -181,8 +175,8 @@ class ChatEncoder:
                     f"{self.folder}: its chat template ends a turn of the assistant without a special token, from which a "
                     "model would not learn to stop; write one behind the content"
                 )
-            predicted[first : ending + 1] = 1
-        return np.array(ids, np.int32), predicted
+            weights[first : ending + 1] = 1
+        return np.array(ids, np.int32), weights
 
 
 def _unmarked(text: str) -> Rendered:
@@ -191,21 +185,21 @@ def _unmarked(text: str) -> Rendered:
     plain = [parts[0]]
     at += len(parts[0])
     for part in parts[1:]:
-        said, _, rest = part.partition(END)
-        learned.append((at, at + len(said)))
-        plain += [said, rest]
-        at += len(said) + len(rest)
+        generated, _, after = part.partition(END)
+        learned.append((at, at + len(generated)))
+        plain += [generated, after]
+        at += len(generated) + len(after)
     return Rendered("".join(plain), tuple(learned))
 
 
 def has_template(folder: Path) -> bool:
     """Returns whether a vocabulary has a chat template beside it."""
-    return (folder / files.TEMPLATE).exists() or bool(files.said(folder / files.CONFIG).get("chat_template"))
+    return (folder / files.TEMPLATE).exists() or bool(files.read_object(folder / files.CONFIG).get("chat_template"))
 
 
 def _read(folder: Path) -> tuple[str, dict[str, str]]:
     """Returns the template of a folder, and the special tokens that it may name."""
-    config = files.said(folder / files.CONFIG)
+    config = files.read_object(folder / files.CONFIG)
     named = {k: v.get("content") if isinstance(v, dict) else v for k, v in config.items() if k.endswith("_token")}
     tokens = {k: v for k, v in named.items() if isinstance(v, str)}
     if (folder / files.TEMPLATE).exists():

@@ -38,11 +38,11 @@ def copy(vocabulary: Path, to: Path) -> None:
     for file in listed(vocabulary):
         if file.name != GENERATION:
             shutil.copyfile(file, to / file.name)
-    if settings := said(vocabulary / GENERATION) | token_ids(vocabulary):
+    if settings := read_object(vocabulary / GENERATION) | token_ids(vocabulary):
         (to / GENERATION).write_text(json.dumps(settings, indent=2) + "\n")
 
 
-def said(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
     """Returns the object in a JSON file, empty where there is none; raises VocabularyError if the file is damaged."""
     return untrusted.read_json(path, VocabularyError) if path.exists() else {}
 
@@ -54,7 +54,7 @@ def token_ids(folder: Path) -> dict[str, Any]:
       VocabularyError: a file is damaged.
     """
     for name in (GENERATION, MODEL):
-        ids = {key: value for key, value in said(folder / name).items() if key in _TOKENS and value not in _NO_ID}
+        ids = {key: value for key, value in read_object(folder / name).items() if key in _TOKENS and value not in _NO_ID}
         for key, value in ids.items():
             each = value if isinstance(value, list) and key == "eos_token_id" else [value]
             if any(type(id_) is not int for id_ in each):

@@ -11,7 +11,7 @@ from jinja2.parser import Parser
 
 from data import untrusted
 from data.task import DataError
-from data.vocabularies.chat_templates import BEGIN, END, TemplateRefusal
+from data.vocabularies.marks import BEGIN, END, TemplateRefusal
 from data.vocabularies.metered import MeteredEnvironment, TooMuch
 from models.errors import shortened, told
 

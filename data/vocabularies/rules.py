@@ -25,8 +25,8 @@ def check_sizes(written: Mapping[str, Any], path: object) -> None:
     if not isinstance(model, Mapping):
         return  # the library says what is wrong
     pieces, merges = (model.get(name) or () for name in ("vocab", "merges"))
-    for things, unit in ((pieces, "pieces"), (merges, "merges")):
-        untrusted.bounded(len(things), untrusted.PIECES, unit, VocabularyError, path)
+    for items, unit in ((pieces, "pieces"), (merges, "merges")):
+        untrusted.bounded(len(items), untrusted.PIECES, unit, VocabularyError, path)
     spelt = (each[0] if isinstance(each, list) and each else each for each in pieces)
     affixes = (text for text in model.values() if isinstance(text, str))
     for text in itertools.chain(spelt, affixes, texts):

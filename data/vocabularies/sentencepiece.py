@@ -31,10 +31,10 @@ def processor(path: Path) -> sentencepiece.SentencePieceProcessor:
     model = untrusted.read_bytes(path, VocabularyError, untrusted.SENTENCEPIECE)
     with untrusted.damage(path, VocabularyError):
         rules.check_sentencepiece(model, path)
-        found = sentencepiece.SentencePieceProcessor(model_proto=model)
-        if not found.get_piece_size():
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        if not processor.get_piece_size():
             raise VocabularyError(f"{path} is damaged: it has no pieces")
-        return found
+        return processor
 
 
 class Vocabulary:

@@ -6,7 +6,6 @@ folder has a convolution of positions that its model never uses (`pos_conv_embed
 
 import math
 import re
-from collections.abc import Mapping
 from typing import Any
 
 from models.conformer.config import (
@@ -19,215 +18,187 @@ from models.conformer.config import (
     TransformerLayer,
     Waveform,
 )
-from models.interchange import (
-    Entry,
-    InterchangeError,
+from models.interchange import Entry, Interchange, InterchangeError
+from models.interchange.settings import (
+    Fields,
+    ModelType,
+    Row,
+    Setting,
+    Settings,
+    allowed,
+    also,
+    architecture_of,
+    choice,
     completed,
-    convolution,
-    demand,
-    dense,
-    kept_apart,
-    matrix,
-    model_type,
-    norm,
+    constant,
+    fixed,
     only,
     setting,
-    vector,
 )
+from models.interchange.tensors import convolution, dense, matrix, norm, vector, without_prefix
 
-_STACKS = {"wav2vec2": "Wav2Vec2", "wav2vec2-conformer": "Wav2Vec2Conformer"}
-MODEL_TYPES = tuple(_STACKS)
-_ARCHITECTURES = {kind: tuple(f"{name}{use}" for use in ("ForCTC", "Model", "ForPreTraining")) for kind, name in _STACKS.items()}
 _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
-# Their names of kinds of positions; the first model has a convolution, and no setting.
-_POSITIONS = {"relative": "relative", "rotary": "rotary_input", None: "none"}
 
 
-def read_config(theirs: Mapping[str, Any]) -> ConformerConfig:
-    """Returns the configuration of the model that a config.json describes.
+def _architectures(name: str) -> tuple[str, ...]:
+    return tuple(f"{name}{use}" for use in ("ForCTC", "Model", "ForPreTraining"))
 
-    Raises:
-      InterchangeError: a setting is missing, or our model does not support it.
-    """
-    kind = model_type(theirs, _ARCHITECTURES)
-    architecture = (setting(theirs, "architectures", list, None) or _ARCHITECTURES[kind])[0]
-    writes, width = architecture.endswith("ForCTC"), setting(theirs, "hidden_size", int, 768)
-    theirs = completed(theirs, {"hidden_act": "gelu"})
-    only(
-        theirs,
-        feat_extract_activation=("gelu",),
-        layer_norm_eps=(1e-5,),
-        add_adapter=(False,),
-        adapter_attn_dim=(),
-        conv_kernel=([size for size, _ in WAVE],),
-        conv_stride=([stride for _, stride in WAVE],),
-        hidden_act=("gelu",) if kind == "wav2vec2" else ("swish", "silu"),
-    )
-    if writes:
-        only(theirs, pad_token_id=(0,))  # CTC's blank, which is 0 here
+
+def _read_channels(theirs: Settings) -> Fields:
     channels = setting(theirs, "conv_dim", list, [512] * len(WAVE))
     if len(channels) != len(WAVE) or len(set(channels)) > 1 or type(channels[0]) is not int:
         raise InterchangeError(f"config.json: conv_dim={channels}: only {len(WAVE)} equal numbers"[:200])
-    return ConformerConfig(
-        layers=setting(theirs, "num_hidden_layers", int, 12),
-        model_dim=width,
-        hidden_dim=setting(theirs, "intermediate_size", int, 3072),
-        heads=setting(theirs, "num_attention_heads", int, 12),
-        dropout=setting(theirs, "hidden_dropout", float, 0.1),
-        front=Waveform(
-            channels=channels[0],
-            norm=_one_of(theirs, "feat_extract_norm", {"group": "group", "layer": "layer"}, "group"),
-            bias=setting(theirs, "conv_bias", bool, False),
-        ),
-        objective=Ctc(vocab=_outputs(theirs, kind)) if writes else None,
-        **(_transformer(theirs) if kind == "wav2vec2" else _conformer(theirs)),
+    return {"front.channels": channels[0]}
+
+
+def _outputs(name: str, absent: int | None) -> Row:
+    """Returns the row of CTC's outputs, whose number is `absent` where there is no key, but not where it is null."""
+    architectures = _architectures(name)
+
+    def read(theirs: Settings) -> Fields:
+        if not architecture_of(theirs, architectures).endswith("ForCTC"):
+            return {"objective": None}
+        only(theirs, pad_token_id=(0,))  # CTC's blank, which is 0 here
+        default = absent if absent and "vocab_size" not in theirs else None
+        return {"objective": Ctc, "objective.vocab": default or setting(theirs, "vocab_size", int)}
+
+    def write(c: ConformerConfig) -> dict[str, Any]:
+        return {"architectures": [architectures[not c.vocab]], "vocab_size": c.vocab or 32, "pad_token_id": 0}
+
+    return Row(read, write)
+
+
+def _activation(*names: str) -> Row:
+    """Returns the row of the activation, which has one of these names; absent it is "gelu", whatever the names."""
+    return Row(
+        lambda theirs: only(completed(theirs, {"hidden_act": "gelu"}), hidden_act=names) or {}, lambda c: {"hidden_act": names[0]}
     )
 
 
-def _outputs(theirs: Mapping[str, Any], kind: str) -> int:
-    """Returns the number of CTC's outputs: `transformers` takes 32 where a Wav2Vec2's is absent, and none where it is null."""
-    return 32 if "vocab_size" not in theirs and kind == "wav2vec2" else setting(theirs, "vocab_size", int)
+def _model_type(name: str, initial: Fields, fields: Fields, *stack: Row, outputs: int | None = None) -> ModelType:
+    rates = ("attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
+    return ModelType(
+        config=ConformerConfig,
+        name=name,
+        architectures=_architectures(name),
+        null_is_default=True,
+        fields={
+            "front.stride": lambda c: Waveform.stride,
+            "norm_eps": 1e-5,
+            "objective": lambda c: Ctc(vocab=c.vocab) if c.vocab else None,
+            **fields,
+        },
+        initial={"front": Waveform, **initial},
+        rows=(
+            Setting("num_hidden_layers", "layers", int, 12),
+            Setting("hidden_size", "model_dim", int, 768),
+            Setting("intermediate_size", "hidden_dim", int, 3072),
+            Setting("num_attention_heads", "heads", int, 12),
+            fixed("layer_norm_eps", 1e-5),
+            choice("feat_extract_norm", "front.norm", {"group": "group", "layer": "layer"}, "group"),
+            fixed("feat_extract_activation", "gelu"),
+            Setting("conv_bias", "front.bias", bool, False),
+            Row(_read_channels, lambda c: {"conv_dim": [c.front.channels] * len(WAVE)}),
+            fixed("conv_kernel", [size for size, _ in WAVE]),
+            fixed("conv_stride", [stride for _, stride in WAVE]),
+            allowed("add_adapter", False),
+            allowed("adapter_attn_dim"),
+            # What hides positions in their training has a vector of its own, which is not here.
+            *(constant(key, 0.0) for key in ("mask_time_prob", "mask_feature_prob", "layerdrop")),
+            _outputs(name, outputs),
+            *stack,
+            Setting("hidden_dropout", "dropout", float, 0.1),
+            *(also(key, "dropout") for key in rates),
+        ),
+    )
 
 
-def _one_of(theirs: Mapping[str, Any], key: str, known: Mapping[Any, Any], default: Any) -> Any:
-    only(theirs, **{key: tuple(name for name in known if name is not None)})
-    return known[theirs.get(key, default)] if theirs.get(key, default) in known else known[default]
-
-
-def _transformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
+def _read_block(theirs: Settings) -> Fields:
     before = setting(theirs, "do_stable_layer_norm", bool, False)
-    return dict(
-        layer=TransformerLayer(order="pre" if before else "post"),
-        final_norm=before,
-        positions=ConvolutionalPositions(
-            taps=setting(theirs, "num_conv_pos_embeddings", int, 128),
-            groups=setting(theirs, "num_conv_pos_embedding_groups", int, 16),
-        ),
-    )
+    return {"layer.order": "pre" if before else "post", "final_norm": before}
 
 
-def _conformer(theirs: Mapping[str, Any]) -> dict[str, Any]:
-    only(theirs, rotary_embedding_base=(10_000,))
-    layer = ConformerLayer(
-        norm=BatchNorm(),
-        kernel=setting(theirs, "conv_depthwise_kernel_size", int, 31),
-        positions=_one_of(theirs, "position_embeddings_type", _POSITIONS, "relative"),
-    )
-    return dict(final_norm=True, layer=layer)
+def _batch_norm(c: ConformerConfig) -> BatchNorm:
+    """Returns a batch norm, with the configuration's own share of running statistics where it has one."""
+    norm = c.layer.norm if isinstance(c.layer, ConformerLayer) else None
+    return norm if isinstance(norm, BatchNorm) else BatchNorm()
 
 
-def reading(c: ConformerConfig, theirs: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of data that a preprocessor_config.json sets: none, but that it may ask for nothing else.
-
-    Raises:
-      InterchangeError: its waveforms are not of 16 kHz, mean 0 and variance 1.
-    """
-    del c
-    only(
-        theirs,
-        feature_extractor_type=("Wav2Vec2FeatureExtractor",),
-        feature_size=(1,),
-        sampling_rate=(16_000,),
-        do_normalize=(True,),
-    )
-    return {}
-
-
-def write_config(c: ConformerConfig) -> dict[str, Any]:
-    """Returns the config.json of a model.
-
-    Raises:
-      InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
-    """
-    layer, front = c.layer, c.front
-    kind = "wav2vec2-conformer" if isinstance(layer, ConformerLayer) else "wav2vec2"
-    demand(
-        c,
-        _STACKS[kind],
-        norm_eps=1e-5,
-        objective=Ctc(vocab=c.vocab) if c.vocab else None,
-        final_norm=layer != TransformerLayer(order="post"),
-    )
-    if not isinstance(front, Waveform):
-        raise InterchangeError(f"no {_STACKS[kind]} of Hugging Face is like this model: front={front} (it has a Waveform)")
-    if isinstance(layer, ConformerLayer):
-        known = {ours: theirs for theirs, ours in _POSITIONS.items()}
-        demand(c, _STACKS[kind], positions=None)
-        norm = layer.norm if isinstance(layer.norm, BatchNorm) else BatchNorm()
-        demand(layer, _STACKS[kind], norm=norm, bias=False, positions=layer.positions if layer.positions in known else "relative")
-        stack = {
-            "position_embeddings_type": known[layer.positions],
-            "conv_depthwise_kernel_size": layer.kernel,
-            "hidden_act": "swish",
-            "num_conv_pos_embedding_groups": math.gcd(16, c.model_dim),  # of the convolution that is made and never used
-            "rotary_embedding_base": 10_000,
-        }
-    else:
-        positions = c.positions or ConvolutionalPositions()
-        demand(c, _STACKS[kind], positions=positions)
-        stack = {
-            "do_stable_layer_norm": layer.order == "pre",
-            "num_conv_pos_embeddings": positions.taps,
-            "num_conv_pos_embedding_groups": positions.groups,
-            "hidden_act": "gelu",
-        }
-    rates = ("hidden_dropout", "attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
-    return {
-        "architectures": [_ARCHITECTURES[kind][not c.vocab]],
-        "model_type": kind,
-        "num_hidden_layers": c.layers,
-        "hidden_size": c.model_dim,
-        "intermediate_size": c.hidden_dim,
-        "num_attention_heads": c.heads,
-        "layer_norm_eps": c.norm_eps,
-        "feat_extract_norm": front.norm,
-        "feat_extract_activation": "gelu",
-        "conv_bias": front.bias,
-        "conv_dim": [front.channels] * len(WAVE),
-        "conv_kernel": [size for size, _ in WAVE],
-        "conv_stride": [stride for _, stride in WAVE],
-        # What hides positions in their training has a vector of its own, which is not here.
-        "mask_time_prob": 0.0,
-        "mask_feature_prob": 0.0,
-        "layerdrop": 0.0,
-        "vocab_size": c.vocab or 32,
-        "pad_token_id": 0,
-        **stack,
-        **dict.fromkeys(rates, c.dropout),
-    }
-
-
-def entries(c: ConformerConfig) -> list[Entry]:
-    """Returns the entries of all tensors that we write for such a model."""
-    if c.vocab:
-        return readable(c)
-    prefix = _prefix(c)
-    return [Entry(**{**entry.__dict__, "theirs": entry.theirs.removeprefix(prefix)}) for entry in readable(c)]
+_POSITIONS = {"relative": "relative", "rotary": "rotary_input", None: "none"}
+_WAV2VEC2 = _model_type(
+    "Wav2Vec2",
+    {"layer": TransformerLayer, "positions": ConvolutionalPositions},
+    {"final_norm": lambda c: c.layer.order == "pre"},
+    Row(_read_block, lambda c: {"do_stable_layer_norm": c.layer.order == "pre"}),
+    Setting("num_conv_pos_embeddings", "positions.taps", int, 128),
+    Setting("num_conv_pos_embedding_groups", "positions.groups", int, 16),
+    _activation("gelu"),
+    outputs=32,
+)
+_WAV2VEC2_CONFORMER = _model_type(
+    "Wav2Vec2Conformer",
+    {"layer": ConformerLayer, "layer.norm": BatchNorm()},
+    {"layer.norm": _batch_norm, "layer.bias": False, "positions": None, "final_norm": True},
+    choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative"),
+    Setting("conv_depthwise_kernel_size", "layer.kernel", int, 31),
+    _activation("swish", "silu"),
+    # Of the convolution that is made and never used.
+    Row(write=lambda c: {"num_conv_pos_embedding_groups": math.gcd(16, c.model_dim)}),
+    fixed("rotary_embedding_base", 10_000),
+)
 
 
 def _prefix(c: ConformerConfig) -> str:
     return "wav2vec2_conformer." if isinstance(c.layer, ConformerLayer) else "wav2vec2."
 
 
-def readable(c: ConformerConfig) -> list[Entry]:
-    """Returns the entries of all tensors to look for in a folder with this config."""
-    assert isinstance(c.front, Waveform)
-    m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
-    for i, (size, _) in enumerate(WAVE):
-        layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
-        biases = f"front.bias{i}" if c.front.bias else ""
-        mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
-        if c.front.norm == "layer" or i == 0:
-            mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
-    mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
-    mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
-    stack = f"{at}encoder."
-    if isinstance(c.layer, ConformerLayer):
-        mapped += _conformer_layers(c, c.layer, stack)
-    else:
-        mapped += _transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
-    mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
-    return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
+class _HuggingFace(Interchange[ConformerConfig]):
+    def model_type_of(self, c: ConformerConfig) -> str:
+        return "wav2vec2-conformer" if isinstance(c.layer, ConformerLayer) else "wav2vec2"
+
+    def data_fields(self, c: ConformerConfig, preprocessor: Settings) -> dict[str, Any]:
+        """Returns no fields: a preprocessor_config.json may ask for nothing but waveforms of 16 kHz, mean 0 and variance 1."""
+        only(
+            preprocessor,
+            feature_extractor_type=("Wav2Vec2FeatureExtractor",),
+            feature_size=(1,),
+            sampling_rate=(16_000,),
+            do_normalize=(True,),
+        )
+        return {}
+
+    def entries(self, c: ConformerConfig) -> list[Entry]:
+        return self.readable_entries(c) if c.vocab else without_prefix(self.readable_entries(c), _prefix(c))
+
+    def readable_entries(self, c: ConformerConfig) -> list[Entry]:
+        assert isinstance(c.front, Waveform)
+        m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
+        for i, (size, _) in enumerate(WAVE):
+            layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
+            biases = f"front.bias{i}" if c.front.bias else ""
+            mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
+            if c.front.norm == "layer" or i == 0:
+                mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
+        mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
+        mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
+        stack = f"{at}encoder."
+        if isinstance(c.layer, ConformerLayer):
+            mapped += _conformer_layers(c, c.layer, stack)
+        else:
+            mapped += _transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
+        mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
+        return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
+
+    def canonical_name(self, c: ConformerConfig, theirs: str) -> str | None:
+        unused = "pos_conv_embed" if isinstance(c.layer, ConformerLayer) else "masked_spec_embed"
+        if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
+            return None
+        for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):
+            theirs = re.sub(rf"pos_conv_embed\.conv\.{old}$", f"pos_conv_embed.conv.{new}", theirs)
+        return theirs if theirs.startswith((_prefix(c), *_HEADS)) else f"{_prefix(c)}{theirs}"
+
+    def is_head_tensor(self, theirs: str) -> bool:
+        return theirs.startswith(_HEADS)
 
 
 def _attention(c: ConformerConfig, at: str, names: tuple[str, str, str, str]) -> list[Entry]:
@@ -288,25 +259,4 @@ def _conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> 
     ]
 
 
-def canonical(c: ConformerConfig, theirs: str) -> str | None:
-    """Returns the name of a file's tensor in `readable`; None for one that the model does not use."""
-    unused = "pos_conv_embed" if isinstance(c.layer, ConformerLayer) else "masked_spec_embed"
-    if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
-        return None
-    for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):
-        theirs = re.sub(rf"pos_conv_embed\.conv\.{old}$", f"pos_conv_embed.conv.{new}", theirs)
-    return theirs if theirs.startswith((_prefix(c), *_HEADS)) else f"{_prefix(c)}{theirs}"
-
-
-def copies(c: ConformerConfig) -> dict[str, str]:
-    """Returns the tensors that a file may hold besides `readable`, and those that they repeat: none."""
-    del c
-    return {}
-
-
-def is_head_tensor(theirs: str) -> bool:
-    """Returns whether a tensor belongs to a head, which may be missing, or be another model's."""
-    return theirs.startswith(_HEADS)
-
-
-untied = kept_apart
+INTERCHANGE = _HuggingFace({"wav2vec2": _WAV2VEC2, "wav2vec2-conformer": _WAV2VEC2_CONFORMER})

@@ -35,8 +35,8 @@ class GptConfig(StackConfig, LmConfig):
     Attributes:
       leading_layers: of `layers`, the first, which are dense before a stack of units with mixtures (DeepSeek-V3: 3). They run
         where the embedding does, so that pipeline stages are equal.
-      prefix: what a text begins with and is not predicted (a batch's `predicted` is 0; in generation the prompt) sees all of
-        itself, not only what stands before: a prefix LM (T5, arXiv 1910.10683, section 3.2.1). Rows without `predicted` are
+      prefix: what a text begins with and is not predicted (a batch's `loss_weights` is 0; in generation the prompt) sees all of
+        itself, not only what stands before: a prefix LM (T5, arXiv 1910.10683, section 3.2.1). Rows without `loss_weights` are
         causal throughout.
       dialect: the model type under which a folder of Hugging Face's is read and written, which decides about the names of its
         tensors; "" is the first that fits.

@@ -12,9 +12,9 @@ from typing import Any, Protocol
 import gguf
 import numpy as np
 
-from models.gpt import huggingface
 from models.gpt.config import GptConfig
-from models.interchange import Entry, InterchangeError, Part, Remade, Shape
+from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
+from models.interchange import Conversion, Entry, GgufFiles, InterchangeError, Part, Shape
 from models.parts.attention.config import Rotary
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
@@ -119,65 +119,94 @@ _NEUTRAL = {
 }
 
 
-def read_config(architecture: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GptConfig:
-    """Returns the configuration of the model of a file.
-
-    Args:
-      settings: the file's keys of this architecture, without its name.
-      tensors: the file's, by name.
-
-    Raises:
-      InterchangeError: a setting is missing, or our model does not support it.
-    """
-    row = ARCHITECTURES[architecture]
-    keys = _Keys(architecture, settings)
-    if _TABLE not in tensors:
-        raise InterchangeError(f"{_TABLE} is missing")
-    width, heads, layers = (keys(key) for key in ("embedding_length", "attention.head_count", "block_count"))
-    size = max(keys("attention.key_length", 0) or width // heads, 1)
-    turned, longest = keys("rope.dimension_count", size), keys("context_length")
-    sparse = row.sparse if settings.get("expert_count") else ""
-    theirs: dict[str, Any] = {
-        "model_type": sparse or row.kind,
-        "vocab_size": tensors[_TABLE].shape[0],
-        "num_hidden_layers": layers,
-        "hidden_size": width,
-        "intermediate_size": keys("feed_forward_length"),
-        "num_attention_heads": heads,
-        "num_key_value_heads": keys("attention.head_count_kv", 0) or heads,
-        "head_dim": size,
-        "max_position_embeddings": longest,
-        "rms_norm_eps": keys("attention.layer_norm_rms_epsilon"),
-        "tie_word_embeddings": _OUTPUT not in tensors,
-        "attention_bias": "blk.0.attn_q.bias" in tensors,
-        "qkv_bias": "blk.0.attn_q.bias" in tensors,
-        "mlp_bias": "blk.0.ffn_up.bias" in tensors,
-        "query_pre_attn_scalar": width / heads if layers == row.largest else float(size),
-        "rope_theta": keys("rope.freq_base", 10_000.0),
-        "partial_rotary_factor": turned / size,
-        **row.settings,
-    }
-    for key, name in (row.keys | (_EXPERTS if sparse else {})).items():
-        theirs[name] = keys(key, theirs.get(name))
-    if row.alternating and (slides := keys.left.pop(_PATTERN, None)) is not None:
-        theirs["layer_types"] = _layer_types(slides, layers)
-    factors = [[decimal(x) for x in tensors[name][...].tolist()] for name in row.factors if name in tensors]
-    scaling = _scaling(row, keys, factors, theirs["rope_theta"], turned, longest)
-    theirs["rope_scaling"] = scaling
-    if scaling and _ORIGINAL in scaling:  # which Phi's folders have beside it
-        theirs[_ORIGINAL] = scaling[_ORIGINAL]
-    keys.refuse_others(
-        {
-            "attention.value_length": size,
-            "attention.key_length_swa": size,
-            "attention.value_length_swa": size,
-            "rope.dimension_count_swa": turned,
+class _Gguf(GgufFiles[GptConfig]):
+    def read_config(self, architecture: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GptConfig:
+        row = ARCHITECTURES[architecture]
+        keys = _Keys(architecture, settings)
+        if _TABLE not in tensors:
+            raise InterchangeError(f"{_TABLE} is missing")
+        width, heads, layers = (keys(key) for key in ("embedding_length", "attention.head_count", "block_count"))
+        size = max(keys("attention.key_length", 0) or width // heads, 1)
+        turned, longest = keys("rope.dimension_count", size), keys("context_length")
+        sparse = row.sparse if settings.get("expert_count") else ""
+        theirs: dict[str, Any] = {
+            "model_type": sparse or row.kind,
+            "vocab_size": tensors[_TABLE].shape[0],
+            "num_hidden_layers": layers,
+            "hidden_size": width,
+            "intermediate_size": keys("feed_forward_length"),
+            "num_attention_heads": heads,
+            "num_key_value_heads": keys("attention.head_count_kv", 0) or heads,
+            "head_dim": size,
+            "max_position_embeddings": longest,
+            "rms_norm_eps": keys("attention.layer_norm_rms_epsilon"),
+            "tie_word_embeddings": _OUTPUT not in tensors,
+            "attention_bias": "blk.0.attn_q.bias" in tensors,
+            "qkv_bias": "blk.0.attn_q.bias" in tensors,
+            "mlp_bias": "blk.0.ffn_up.bias" in tensors,
+            "query_pre_attn_scalar": width / heads if layers == row.largest else float(size),
+            "rope_theta": keys("rope.freq_base", 10_000.0),
+            "partial_rotary_factor": turned / size,
+            **row.settings,
         }
-    )
-    try:
-        return huggingface.read_config(theirs)
-    except InterchangeError as error:
-        raise InterchangeError(str(error).removeprefix("config.json: ")) from None
+        for key, name in (row.keys | (_EXPERTS if sparse else {})).items():
+            theirs[name] = keys(key, theirs.get(name))
+        if row.alternating and (slides := keys.left.pop(_PATTERN, None)) is not None:
+            theirs["layer_types"] = _layer_types(slides, layers)
+        factors = [[decimal(x) for x in tensors[name][...].tolist()] for name in row.factors if name in tensors]
+        scaling = _scaling(row, keys, factors, theirs["rope_theta"], turned, longest)
+        theirs["rope_scaling"] = scaling
+        if scaling and _ORIGINAL in scaling:  # which Phi's folders have beside it
+            theirs[_ORIGINAL] = scaling[_ORIGINAL]
+        keys.refuse_others(
+            {
+                "attention.value_length": size,
+                "attention.key_length_swa": size,
+                "attention.value_length_swa": size,
+                "rope.dimension_count_swa": turned,
+            }
+        )
+        try:
+            return HUGGING_FACE.read_config(theirs)
+        except InterchangeError as error:
+            raise InterchangeError(str(error).removeprefix("config.json: ")) from None
+
+    def entries(self, architecture: str, c: GptConfig) -> list[Entry]:
+        """Returns the entries of all tensors but those that `read_config` reads; experts are apart, as in old files."""
+        row = ARCHITECTURES[architecture]
+        names = gguf.get_tensor_name_map(_ARCHS[architecture], 1)
+        pairs = {"q": c.heads, "k": c.groups} if row.permuted else {}
+        mapped: list[Entry] = []
+        for entry in (piece for whole in HUGGING_FACE.entries(c) for piece in _apart(whole)):
+            theirs = entry.theirs.replace("{layer}", "0").replace(".{expert}", "")
+            name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
+            if name is None:
+                raise InterchangeError(f"models of architecture {architecture!r} have no {theirs}")
+            last = entry.parts[-1].name.rpartition("attention.")[2].removesuffix("_bias")
+            mapped.append(
+                dataclasses.replace(
+                    entry,
+                    theirs=name.replace("blk.0.", "blk.{layer}.").replace("_exps.", ".{expert}."),
+                    pairs=pairs.get(last, 0),
+                    file=entry.shape[1:] if ".ffn_gate_inp_shexp." in name else entry.file,
+                )
+            )
+        return mapped
+
+    def auxiliary_tensors(self, architecture: str) -> tuple[str, ...]:
+        return ARCHITECTURES[architecture].factors
+
+    def conversions(self, architecture: str, shapes: Mapping[str, Shape]) -> dict[str, Conversion]:
+        forms: dict[str, Conversion] = {}
+        for name, shape in shapes.items():
+            if "_exps." in name:
+                for e in range(shape[0]):
+                    forms[name.replace("_exps.", f".{e}.")] = Conversion((name,), shape[1:], _row(e))
+            elif ".ffn_gate_inp_shexp." in name and len(shape) > 1:
+                forms[name] = Conversion((name,), shape[1:], _row(0))
+            elif ARCHITECTURES[architecture].plus_one and name.endswith("norm.weight"):
+                forms[name] = Conversion((name,), shape, lambda tensor: tensor[...] - 1)
+        return forms
 
 
 class _Keys:
@@ -285,29 +314,6 @@ def _by_factors(factors: list[float], base: float, turned: int, longest: int) ->
 # --- tensors ---
 
 
-def entries(architecture: str, c: GptConfig) -> list[Entry]:
-    """Returns the entries of all tensors but those that `read_config` reads; experts by themselves, as old files have them."""
-    row = ARCHITECTURES[architecture]
-    names = gguf.get_tensor_name_map(_ARCHS[architecture], 1)
-    pairs = {"q": c.heads, "k": c.groups} if row.permuted else {}
-    made: list[Entry] = []
-    for entry in (piece for whole in huggingface.entries(c) for piece in _apart(whole)):
-        theirs = entry.theirs.replace("{layer}", "0").replace(".{expert}", "")
-        name = names.get_name(theirs, try_suffixes=(".weight", ".bias"))
-        if name is None:
-            raise InterchangeError(f"models of architecture {architecture!r} have no {theirs}")
-        last = entry.parts[-1].name.rpartition("attention.")[2].removesuffix("_bias")
-        made.append(
-            dataclasses.replace(
-                entry,
-                theirs=name.replace("blk.0.", "blk.{layer}.").replace("_exps.", ".{expert}."),
-                pairs=pairs.get(last, 0),
-                file=entry.shape[1:] if ".ffn_gate_inp_shexp." in name else entry.file,
-            )
-        )
-    return made
-
-
 _PROJECTIONS = {"wg": "gate_proj", "wi": "up_proj", "wo": "down_proj"}
 
 
@@ -319,12 +325,12 @@ def _apart(entry: Entry) -> list[Entry]:
     if not experts or entry.experts:
         return [entry]
     suffix = "bias" if theirs.endswith("_bias") else "weight"
-    made: list[Entry] = []
+    mapped: list[Entry] = []
     for part in entry.parts:
         projection = _PROJECTIONS[part.name.rpartition(".")[2].removesuffix("_bias")]
         inside = Part(part.name, part.shape[1:], part.inputs - 1)
         name = f"{at}.experts.{{expert}}.{projection}.{suffix}"
-        made.append(
+        mapped.append(
             dataclasses.replace(
                 entry,
                 theirs=name,
@@ -335,31 +341,11 @@ def _apart(entry: Entry) -> list[Entry]:
                 alternating=False,
             )
         )
-    return made
-
-
-def no_parameters(architecture: str) -> tuple[str, ...]:
-    """Returns the tensors that `read_config` reads and no entry has."""
-    return ARCHITECTURES[architecture].factors
-
-
-def remade(architecture: str, shapes: Mapping[str, Shape]) -> dict[str, Remade]:
-    """Returns the tensors that a file has in another form than `entries`, by their names there.
-
-    Args:
-      shapes: of the file's tensors.
-    """
-    made: dict[str, Remade] = {}
-    for name, shape in shapes.items():
-        if "_exps." in name:
-            for e in range(shape[0]):
-                made[name.replace("_exps.", f".{e}.")] = Remade((name,), shape[1:], _row(e))
-        elif ".ffn_gate_inp_shexp." in name and len(shape) > 1:
-            made[name] = Remade((name,), shape[1:], _row(0))
-        elif ARCHITECTURES[architecture].plus_one and name.endswith("norm.weight"):
-            made[name] = Remade((name,), shape, lambda tensor: tensor[...] - 1)
-    return made
+    return mapped
 
 
 def _row(i: int) -> Callable[..., np.ndarray]:
     return lambda tensor: tensor[i]
+
+
+INTERCHANGE = _Gguf(ARCHITECTURES)

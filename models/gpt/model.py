@@ -82,12 +82,12 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
     def _mask(self, segments_BL: jax.Array, batch: Batch) -> AttentionMask:
         """Returns the mask of rows in order, of which the segments may be in the layout's order already."""
         mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)
-        return mask.with_prefix(leading(batch)) if self.c.prefix and "predicted" in batch else mask
+        return mask.with_prefix(leading(batch)) if self.c.prefix and "loss_weights" in batch else mask
 
     # --- training ---
 
     # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
-    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `predicted`, how much
+    # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `loss_weights`, how much
     # a token counts: 0 not at all. Those of preference pairs also have `reference` and `betas` (models/parts/preferences.py).
     # Between `embed` and `head_loss` positions are in the layout's order (models/parts/attention/mask.py).
 
@@ -230,7 +230,7 @@ def depth(layers: Block | LayerGroup) -> int:
 def leading(batch: Batch) -> jax.Array:
     """Returns which tokens stand before the first of their document that counts, bool [B, L]."""
     index_1L = jnp.arange(batch["tokens"].shape[1], dtype=jnp.int32)[None]
-    counted_BL = jax.lax.cummax(jnp.where(batch["predicted"] > 0, index_1L, -1), axis=1)
+    counted_BL = jax.lax.cummax(jnp.where(batch["loss_weights"] > 0, index_1L, -1), axis=1)
     return counted_BL < index_1L - batch["positions"]
 
 
@@ -242,4 +242,4 @@ def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
         return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
 
     same_BL = (after(segments_BL) == segments_BL) & (segments_BL > 0)
-    return after(tokens_BL), same_BL * after(batch["predicted"]) if "predicted" in batch else same_BL
+    return after(tokens_BL), same_BL * after(batch["loss_weights"]) if "loss_weights" in batch else same_BL

@@ -1,158 +1,108 @@
 """`vision-encoder-decoder` in Hugging Face's files: a ViT, and a GPT-2 that attends to what it sees. No JAX."""
 
 import dataclasses
-from collections.abc import Mapping
 from typing import Any
 
-from models.gpt import huggingface as gpt
-from models.gpt.config import GptConfig
 from models.gpt.huggingface import gpt2
-from models.interchange import (
-    Entry,
-    InterchangeError,
-    Part,
-    demand,
-    dense,
-    kept_apart,
-    model_type,
-    no_head,
-    norm,
-    only,
-    setting,
-    table,
-    write_activation,
-)
+from models.interchange import Entry, Interchange, InterchangeError, Part
+from models.interchange.settings import Fields, ModelType, Row, Setting, Settings, also, constant, fixed, only, setting
+from models.interchange.tensors import dense, norm, table
 from models.multimodal.config import MultimodalConfig
-from models.vit import huggingface as vit
+from models.vit.huggingface import INTERCHANGE as VIT
 
-MODEL_TYPES = ("vision-encoder-decoder",)
-_ARCHITECTURES = {"vision-encoder-decoder": ("VisionEncoderDecoderModel",)}
 _TABLE, _OUTPUT = "decoder.transformer.wte.weight", "decoder.lm_head.weight"
 
 
-def read_config(theirs: Mapping[str, Any]) -> MultimodalConfig:
-    """Returns the configuration of the model that a config.json describes.
-
-    Raises:
-      InterchangeError: a setting is missing, or our model does not support it.
-    """
-    model_type(theirs, _ARCHITECTURES)
-    sides = {side: setting(theirs, side, dict) for side in ("encoder", "decoder")}
-    for side, kind in (("encoder", "vit"), ("decoder", "gpt2")):
-        if (found := sides[side].get("model_type")) != kind:
-            raise InterchangeError(f"config.json: {side}.model_type={found!r} is not supported, only {kind!r}")
-    only(sides["decoder"], tie_word_embeddings=(True,), cross_attention_hidden_size=())
-    if not setting(sides["decoder"], "add_cross_attention", bool, False):
-        raise InterchangeError("config.json: decoder.add_cross_attention is false: the text would not depend on the picture")
-    tower = vit.read_config(sides["encoder"] | {"architectures": ["ViTModel"]})
-    d = gpt2.read_gpt2(sides["decoder"])
-    return MultimodalConfig(
-        vocab=d.vocab,
-        layers=d.layers,
-        model_dim=d.model_dim,
-        hidden_dim=d.hidden_dim,
-        heads=d.heads,
-        head_dim=d.head_dim,
-        max_positions=d.max_positions,
-        activation=d.activation,
-        norm_eps=d.norm_eps,
-        dropout=d.dropout,
-        start_id=setting(theirs, "decoder_start_token_id", int, setting(sides["decoder"], "bos_token_id", int, 50_256)),
-        seam="plain",
-        vision=dataclasses.replace(tower, pooler=False),
-    )
+def _side(theirs: Settings, side: str, kind: str) -> dict[str, Any]:
+    """Returns the settings of one of the two models, which must be of this model_type."""
+    settings = setting(theirs, side, dict)
+    if (given := settings.get("model_type")) != kind:
+        raise InterchangeError(f"config.json: {side}.model_type={given!r} is not supported, only {kind!r}")
+    return settings
 
 
-def _decoder(c: MultimodalConfig) -> GptConfig:
-    """Returns the decoder as a GPT-2."""
-    return GptConfig(
-        vocab=c.vocab,
-        layers=c.layers,
-        model_dim=c.model_dim,
-        hidden_dim=c.hidden_dim,
-        heads=c.heads,
-        head_dim=c.head_dim,
-        max_positions=c.max_positions,
-        activation=c.activation,
-        norm="layer",
-        norm_bias=True,
-        norm_eps=c.norm_eps,
-        attention_bias=True,
-        ffn_bias=True,
-        dropout=c.dropout,
-    )
+def _read_vision(theirs: Settings) -> Fields:
+    tower = VIT.read_config(_side(theirs, "encoder", "vit") | {"architectures": ["ViTModel"]})
+    return {"vision": dataclasses.replace(tower, pooler=False)}
 
 
-def write_config(c: MultimodalConfig) -> dict[str, Any]:
-    """Returns the config.json of a model.
-
-    Raises:
-      InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
-    """
-    demand(
-        c,
-        "ViT and GPT-2",
-        conformer=None,
-        whisper=None,
-        moe=None,
-        seam="plain",
-        positions="none",
-        norm="layer",
-        norm_bias=True,
-        order="pre",
-        gated=False,
-        attention_bias=True,
-        key_bias=True,
-        output_bias="same",
-        ffn_bias=True,
-        qk_norm=False,
-        per_dim_scale=False,
-        attention_scale=True,
-        logit_cap=0.0,
-        groups=c.heads,
-        head_dim=c.model_dim // c.heads,
-    )
+def _write_vision(c: MultimodalConfig) -> dict[str, Any]:
     assert c.vision is not None  # the only tower left
-    decoder = {
-        "model_type": "gpt2",
-        "architectures": ["GPT2LMHeadModel"],
-        "add_cross_attention": True,
-        "is_decoder": True,
-        "vocab_size": c.vocab,
-        "n_layer": c.layers,
-        "n_embd": c.model_dim,
-        "n_inner": c.hidden_dim,
-        "n_head": c.heads,
-        "n_positions": c.max_positions,
-        "activation_function": write_activation(c.activation),
-        "layer_norm_epsilon": c.norm_eps,
-        "tie_word_embeddings": True,
-        **dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), c.dropout),
-    }
-    return {
-        "architectures": ["VisionEncoderDecoderModel"],
-        "model_type": "vision-encoder-decoder",
-        "is_encoder_decoder": True,
-        "decoder_start_token_id": c.start_id,
-        "encoder": vit.write_config(dataclasses.replace(c.vision, pooler=True)),
-        "decoder": decoder,
-    }
+    return {"encoder": VIT.write_config(dataclasses.replace(c.vision, pooler=True))}
 
 
-def entries(c: MultimodalConfig) -> list[Entry]:
-    """Returns the entries of all tensors that we write for such a model: without the pooler, which it does not use."""
-    assert c.vision is not None
-    m, width, decoder = c.model_dim, c.vision.model_dim, _decoder(c)
-    tower = [_placed(e, f"encoder.{e.theirs.removeprefix('vit.')}", "vision_tower.") for e in vit.readable(c.vision)]
-    table_, places = "decoder.transformer.wte.weight", "decoder.transformer.wpe.weight"
-    return [
-        *tower,
-        *(dense("enc_to_dec_proj", "vision_seam.weight", (width, m), bias="vision_seam.bias") if width != m else []),
-        table(table_, "embedding.table", (c.vocab, m)),
-        table(places, "positions", (c.max_positions, m)),
-        *(_placed(e, f"decoder.{e.theirs}", "") for e in gpt2.gpt2_layers(decoder, "decoder.dense", cross=True)),
-        *norm("decoder.transformer.ln_f", "decoder_norm", m),
-    ]
+_DECODER = (
+    constant("model_type", "gpt2"),
+    constant("architectures", ["GPT2LMHeadModel"]),
+    constant("add_cross_attention", True),
+    constant("is_decoder", True),
+    Setting("vocab_size", "vocab", int),
+    *gpt2.SIZES,
+    fixed("tie_word_embeddings", True),
+    also("attn_pdrop", "dropout"),
+    also("embd_pdrop", "dropout"),
+    gpt2.DROPOUT,
+)
+
+
+def _read_decoder(theirs: Settings) -> Fields:
+    settings = _side(theirs, "decoder", "gpt2")
+    only(settings, cross_attention_hidden_size=())
+    if not setting(settings, "add_cross_attention", bool, False):
+        raise InterchangeError("config.json: decoder.add_cross_attention is false: the text would not depend on the picture")
+    setting(settings, "tie_word_embeddings", bool, True)
+    if (positions := setting(settings, "n_positions", int)) < 1:
+        raise InterchangeError(f"config.json: decoder.n_positions={positions}: a table of positions has one row at least")
+    start = setting(theirs, "decoder_start_token_id", int, setting(settings, "bos_token_id", int, 50_256))
+    return {"start_id": start} | {path: value for row in _DECODER for path, value in row.read(settings).items()}
+
+
+def _write_decoder(c: MultimodalConfig) -> dict[str, Any]:
+    return {"decoder": {key: value for row in _DECODER for key, value in row.write(c).items()}}
+
+
+_CAPTIONER = ModelType(
+    config=MultimodalConfig,
+    name="ViT and GPT-2",
+    architectures=("VisionEncoderDecoderModel",),
+    null_is_default=True,
+    fields={"conformer": None, "whisper": None, "seam": "plain", "positions": "none"} | gpt2.FIELDS,
+    rows=(
+        constant("is_encoder_decoder", True),
+        also("decoder_start_token_id", "start_id"),
+        Row(_read_vision, _write_vision),
+        Row(_read_decoder, _write_decoder),
+    ),
+)
+
+
+class _HuggingFace(Interchange[MultimodalConfig]):
+    def entries(self, c: MultimodalConfig) -> list[Entry]:
+        """Returns the entries of all tensors that we write for such a model: without the pooler, which it does not use."""
+        assert c.vision is not None
+        m, width = c.model_dim, c.vision.model_dim
+        tower = VIT.readable_entries(c.vision)
+        return [
+            *(_placed(e, f"encoder.{e.theirs.removeprefix('vit.')}", "vision_tower.") for e in tower),
+            *(dense("enc_to_dec_proj", "vision_seam.weight", (width, m), bias="vision_seam.bias") if width != m else []),
+            table(_TABLE, "embedding.table", (c.vocab, m)),
+            table("decoder.transformer.wpe.weight", "positions", (c.max_positions, m)),
+            *(_placed(e, f"decoder.{e.theirs}", "") for e in gpt2.gpt2_layers(c, "decoder.dense", cross=True)),
+            *norm("decoder.transformer.ln_f", "decoder_norm", m),
+        ]
+
+    def tied_tensors(self, c: MultimodalConfig) -> dict[str, str]:
+        return {_OUTPUT: _TABLE}
+
+    def canonical_name(self, c: MultimodalConfig, theirs: str) -> str | None:
+        side, _, name = theirs.partition(".")
+        if side == "encoder" and c.vision is not None:
+            known = VIT.canonical_name(c.vision, name)
+            return f"encoder.{known.removeprefix('vit.')}" if known and not known.startswith("vit.pooler.") else None
+        if side == "decoder":
+            known = gpt2.canonical_name(name)
+            return known and f"decoder.{known}"
+        return theirs
 
 
 def _placed(entry: Entry, theirs: str, at: str) -> Entry:
@@ -161,24 +111,4 @@ def _placed(entry: Entry, theirs: str, at: str) -> Entry:
     return dataclasses.replace(entry, theirs=theirs, parts=parts)
 
 
-def copies(c: MultimodalConfig) -> dict[str, str]:
-    """Returns the tensors that a file may hold besides `readable`, and those that they repeat, by canonical name."""
-    del c
-    return {_OUTPUT: _TABLE}
-
-
-def canonical(c: MultimodalConfig, theirs: str) -> str | None:
-    """Returns the name of a file's tensor in `readable` or `copies`; None for a tensor that is not needed."""
-    side, _, name = theirs.partition(".")
-    if side == "encoder" and c.vision is not None:
-        known = vit.canonical(c.vision, name)
-        return f"encoder.{known.removeprefix('vit.')}" if known and not known.startswith("vit.pooler.") else None
-    if side == "decoder":
-        known = gpt.canonical(_decoder(c), name)
-        return known and f"decoder.{known}"
-    return theirs
-
-
-readable = entries  # the tensors to look for in a folder
-untied = kept_apart
-is_head_tensor = no_head
+INTERCHANGE = _HuggingFace({"vision-encoder-decoder": _CAPTIONER})

@@ -46,6 +46,7 @@ def beam_search(
     ends: Sequence[int] = (),
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
+    first_BKV: jax.Array | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """The best hypotheses of each sentence.
 
@@ -58,6 +59,7 @@ def beam_search(
       ends: ids that end a hypothesis as `eos` does.
       prefix_BP: int32, the tokens that all hypotheses of a sentence begin with, each of probability 1; 0 leaves the choice.
       rule: what may come next; of what the model makes likely.
+      first_BKV: the model's logits of the first token, where `state` is the state after that step.
 
     Returns:
       (tokens [B, K, T], scores [B, K]), best first. After its end a hypothesis is filled with `pad`; one that did
@@ -84,7 +86,9 @@ def beam_search(
 
     def advance(s: _Search) -> _Search:
         last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
-        logits_BKV, state = model.step(s.state, last_BK, s.at)
+        return extend(s, *model.step(s.state, last_BK, s.at))
+
+    def extend(s: _Search, logits_BKV: jax.Array, state: Any) -> _Search:
         logits_BKV = logits_BKV.astype(jnp.float32)
         if rule is not None:
             logits_BKV = rule(logits_BKV, s.tokens_BKT, s.at)
@@ -116,6 +120,7 @@ def beam_search(
         parent_BK = jnp.take_along_axis(parent_BJ, going_BK, axis=1)
         return _Search(s.at + 1, live_BK, tokens_BKT, done_BK, done_tokens_BKT, model.reorder(state, parent_BK))
 
+    start = start if first_BKV is None else extend(start, first_BKV, state)
     end = jax.lax.while_loop(unfinished, advance, start)
     # Unfinished hypotheses come after finished ones, however likely.
     cut_BK = NEVER / 2 + end.live_BK / penalty(steps, alpha)
@@ -150,6 +155,7 @@ def sample(
     ends: Sequence[int] = (),
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
+    first_BKV: jax.Array | None = None,
     emit: Callable[[Any, Any], None] | None = None,
 ) -> tuple[jax.Array, jax.Array, Any]:
     """Continuations drawn token by token.
@@ -165,7 +171,7 @@ def sample(
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
       ends: ids that end a continuation as `eos` does.
-      prefix_BP, rule: as in `beam_search`.
+      prefix_BP, rule, first_BKV: as in `beam_search`.
       emit: called on the host with the number of each step and its tokens [B, K], as soon as they are drawn; on one device only.
 
     Returns:
@@ -179,9 +185,12 @@ def sample(
         return (at < steps) & ~jnp.all(done_BK)
 
     def advance(carry):
-        at, tokens_BKT, done_BK, logp_BK, state = carry
+        at, tokens_BKT, *_, state = carry
         last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
-        logits_BKV, state = model.step(state, last_BK, at)
+        return extend(carry, *model.step(state, last_BK, at))
+
+    def extend(carry, logits_BKV: jax.Array, state: Any):
+        at, tokens_BKT, done_BK, logp_BK, _ = carry
         logits_BKV = logits_BKV.astype(jnp.float32)
         if rule is not None:
             logits_BKV = rule(logits_BKV, tokens_BKT, at)
@@ -209,6 +218,7 @@ def sample(
         jnp.zeros((batch, samples)),
         state,
     )
+    start = start if first_BKV is None else extend(start, first_BKV, state)
     _, tokens_BKT, _, logp_BK, state = jax.lax.while_loop(unfinished, advance, start)
     return tokens_BKT, logp_BK, state
 

@@ -22,7 +22,7 @@ from models.sharding.remat import names
 from models.sharding.stacks import layer_scan
 
 PyTree = Any
-Params = dict[str, Any]  # nested dictionaries of arrays, keyed by attribute names
+Params = dict[str, Any]  # arrays by dotted name
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
 # The name that `jax.ad_checkpoint.checkpoint_name` gives to a product of whole numbers, with its scales.
@@ -129,7 +129,7 @@ def scan(
         return layer_scan(body, carry, stacked, rows, recomputes=recomputes, unroll=unroll or True)
 
 
-# --- a model as nested dictionaries ------------------------------------------------------------------------------
+# --- a model as parameters by name -------------------------------------------------------------------------------
 
 
 @dataclasses.dataclass(frozen=True)
@@ -200,34 +200,14 @@ def components(model: PyTree) -> set[str]:
 
 
 def to_params(model: PyTree) -> Params:
-    """Returns a model's parameters as nested dictionaries of arrays, the form in which they are stored and optimized."""
-    return nest({info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)})
+    """Returns a model's parameters by name, the form in which they are optimized."""
+    params = {info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)}
+    return dict(sorted(params.items()))
 
 
 def with_params(abstract: PyTree, params: Params) -> Any:
-    """Returns a model with the structure of `abstract` and these parameters: the inverse of `split`."""
-    flat = flatten(params)
-    return jax.tree.unflatten(jax.tree.structure(abstract), [flat[info.name] for info in describe(abstract)])
-
-
-def flatten(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": x}} -> {"a.b": x}."""
-    flat = {}
-    for key, value in tree.items():
-        flat |= flatten(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return flat
-
-
-def nest(flat: dict[str, Any]) -> dict[str, Any]:
-    """{"a.b": x} -> {"a": {"b": x}}, keys sorted."""
-    tree: dict[str, Any] = {}
-    for path, value in sorted(flat.items()):
-        *parents, last = path.split(".")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return tree
+    """Returns a model with the structure of `abstract` and these parameters: the inverse of `to_params`."""
+    return jax.tree.unflatten(jax.tree.structure(abstract), [params[info.name] for info in describe(abstract)])
 
 
 def param_name(path: Any) -> str:

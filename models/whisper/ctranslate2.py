@@ -7,74 +7,77 @@ variable. The biases of keys, which Whisper has none of, are stored as zeros.
 from collections.abc import Mapping
 from typing import Any
 
-from models.interchange import Entry, InterchangeError, Shape, matrix, norm, table, vector
+from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
+from models.interchange.tensors import matrix, norm, table, vector
 from models.whisper.config import WhisperConfig
 from models.whisper.openai import config_of
 
 _SCALE_BIAS = ("gamma", "beta")
 
 
-def read_config(stored: Mapping[str, Shape]) -> WhisperConfig:
-    """Returns the configuration of the model whose variables these are; raises InterchangeError where one is missing."""
-    try:
-        vocab, width = stored["decoder/embeddings/weight"]
-        _, mels, _ = stored["encoder/conv1/weight"]
-        sources, targets = (stored[f"{side}/position_encodings/encodings"][0] for side in ("encoder", "decoder"))
-        hidden = stored["encoder/layer_0/ffn/linear_0/weight"][0]
-    except (KeyError, ValueError) as error:
-        raise InterchangeError(f"not Whisper's variables: {error} is missing or of other dimensions") from None
-    encoder, decoder = (
-        sum(name.startswith(f"{side}/layer_") and name.endswith("/ffn/linear_0/weight") for name in stored)
-        for side in ("encoder", "decoder")
-    )
-    return config_of(vocab, width, hidden, mels, (sources, targets), (encoder, decoder))
-
-
-def entries(c: WhisperConfig) -> list[Entry]:
-    """Returns the entries of all variables of such a file that hold parameters."""
-    m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
-    mapped = [
-        table("decoder/embeddings/weight", "embedding.table", (c.vocab, m)),
-        table("decoder/position_encodings/encodings", "positions", (c.max_positions, m)),
-        table("encoder/position_encodings/encodings", "front.positions", (c.source_positions, m)),
-    ]
-    for name, inputs in (("conv1", c.mels), ("conv2", m)):
-        shape = (3, inputs, m)
-        filter_ = matrix(
-            f"encoder/{name}/weight",
-            (f"front.{name}.filter", shape),
-            inputs=2,
-            transposed=False,
-            file=shape[::-1],
-            order=(2, 1, 0),
+class _CTranslate2(ArrayFiles[WhisperConfig]):
+    def read_config(self, shapes: Mapping[str, Shape]) -> WhisperConfig:
+        """Returns the configuration of the model whose variables these are; raises InterchangeError where one is missing."""
+        try:
+            vocab, width = shapes["decoder/embeddings/weight"]
+            _, mels, _ = shapes["encoder/conv1/weight"]
+            sources, targets = (shapes[f"{side}/position_encodings/encodings"][0] for side in ("encoder", "decoder"))
+            hidden = shapes["encoder/layer_0/ffn/linear_0/weight"][0]
+        except (KeyError, ValueError) as error:
+            raise InterchangeError(f"not Whisper's variables: {error} is missing or of other dimensions") from None
+        encoder, decoder = (
+            sum(name.startswith(f"{side}/layer_") and name.endswith("/ffn/linear_0/weight") for name in shapes)
+            for side in ("encoder", "decoder")
         )
-        mapped += [filter_, vector(f"encoder/{name}/bias", (f"front.{name}.bias", (m,)))]
+        return config_of(vocab, width, hidden, mels, (sources, targets), (encoder, decoder))
 
-    def part(theirs: str, rows: str, ours: str, shape: Shape, inputs: int = 1, **places: Any) -> list[Entry]:
-        weight = matrix(f"{theirs}/weight{rows}", (ours, shape), inputs=inputs, **places)
-        if ours.endswith(".k"):
-            return [weight]
-        return [weight, vector(f"{theirs}/bias{rows}", (f"{ours}_bias", shape[inputs:]), **places)]
+    def entries(self, c: WhisperConfig) -> list[Entry]:
+        m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
+        mapped = [
+            table("decoder/embeddings/weight", "embedding.table", (c.vocab, m)),
+            table("decoder/position_encodings/encodings", "positions", (c.max_positions, m)),
+            table("encoder/position_encodings/encodings", "front.positions", (c.source_positions, m)),
+        ]
+        for name, inputs in (("conv1", c.mels), ("conv2", m)):
+            shape = (3, inputs, m)
+            filter_ = matrix(
+                f"encoder/{name}/weight",
+                (f"front.{name}.filter", shape),
+                inputs=2,
+                transposed=False,
+                file=shape[::-1],
+                order=(2, 1, 0),
+            )
+            mapped += [filter_, vector(f"encoder/{name}/bias", (f"front.{name}.bias", (m,)))]
 
-    for side in ("encoder", "decoder"):
-        at, ours = f"{side}/layer_{{layer}}", f"{side}.dense"
-        places: dict[str, Any] = dict(layers=c.encoder_groups if side == "encoder" else c.decoder_groups)
-        own = f"{at}/self_attention"
-        mapped += norm(f"{own}/layer_norm", f"{ours}.attention_norm", m, names=_SCALE_BIAS, **places)
-        for i, name in enumerate("qkv"):
-            rows = f"[{i * m}:{(i + 1) * m}]"
-            mapped += part(f"{own}/linear_0", rows, f"{ours}.attention.{name}", (m, n, d), **places)
-        mapped += part(f"{own}/linear_1", "", f"{ours}.attention.o", (n, d, m), 2, **places)
-        if side == "decoder":
-            cross = f"{at}/attention"
-            mapped += norm(f"{cross}/layer_norm", f"{ours}.cross_norm", m, names=_SCALE_BIAS, **places)
-            mapped += part(f"{cross}/linear_0", "", f"{ours}.cross_attention.q", (m, n, d), **places)
-            for i, name in enumerate("kv"):
+        def part(theirs: str, rows: str, ours: str, shape: Shape, inputs: int = 1, **places: Any) -> list[Entry]:
+            weight = matrix(f"{theirs}/weight{rows}", (ours, shape), inputs=inputs, **places)
+            if ours.endswith(".k"):
+                return [weight]
+            return [weight, vector(f"{theirs}/bias{rows}", (f"{ours}_bias", shape[inputs:]), **places)]
+
+        for side in ("encoder", "decoder"):
+            at, ours = f"{side}/layer_{{layer}}", f"{side}.dense"
+            places: dict[str, Any] = dict(layers=c.encoder_groups if side == "encoder" else c.decoder_groups)
+            own = f"{at}/self_attention"
+            mapped += norm(f"{own}/layer_norm", f"{ours}.attention_norm", m, names=_SCALE_BIAS, **places)
+            for i, name in enumerate("qkv"):
                 rows = f"[{i * m}:{(i + 1) * m}]"
-                mapped += part(f"{cross}/linear_1", rows, f"{ours}.cross_attention.{name}", (m, n, d), **places)
-            mapped += part(f"{cross}/linear_2", "", f"{ours}.cross_attention.o", (n, d, m), 2, **places)
-        mapped += norm(f"{at}/ffn/layer_norm", f"{ours}.ffn_norm", m, names=_SCALE_BIAS, **places)
-        mapped += part(f"{at}/ffn/linear_0", "", f"{ours}.ffn.wi", (m, h), **places)
-        mapped += part(f"{at}/ffn/linear_1", "", f"{ours}.ffn.wo", (h, m), **places)
-        mapped += norm(f"{side}/layer_norm", f"{side}_norm", m, names=_SCALE_BIAS)
-    return mapped
+                mapped += part(f"{own}/linear_0", rows, f"{ours}.attention.{name}", (m, n, d), **places)
+            mapped += part(f"{own}/linear_1", "", f"{ours}.attention.o", (n, d, m), 2, **places)
+            if side == "decoder":
+                cross = f"{at}/attention"
+                mapped += norm(f"{cross}/layer_norm", f"{ours}.cross_norm", m, names=_SCALE_BIAS, **places)
+                mapped += part(f"{cross}/linear_0", "", f"{ours}.cross_attention.q", (m, n, d), **places)
+                for i, name in enumerate("kv"):
+                    rows = f"[{i * m}:{(i + 1) * m}]"
+                    mapped += part(f"{cross}/linear_1", rows, f"{ours}.cross_attention.{name}", (m, n, d), **places)
+                mapped += part(f"{cross}/linear_2", "", f"{ours}.cross_attention.o", (n, d, m), 2, **places)
+            mapped += norm(f"{at}/ffn/layer_norm", f"{ours}.ffn_norm", m, names=_SCALE_BIAS, **places)
+            mapped += part(f"{at}/ffn/linear_0", "", f"{ours}.ffn.wi", (m, h), **places)
+            mapped += part(f"{at}/ffn/linear_1", "", f"{ours}.ffn.wo", (h, m), **places)
+            mapped += norm(f"{side}/layer_norm", f"{side}_norm", m, names=_SCALE_BIAS)
+        return mapped
+
+
+INTERCHANGE = _CTranslate2()

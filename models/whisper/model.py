@@ -16,7 +16,7 @@ from models.parts.convolution_1d import Conv1d, masked, places
 from models.parts.encoder_decoder import Encoder, EncoderDecoder
 from models.parts.layers import Embedding, add_positions, dropout, sinusoids
 from models.parts.transformer import Key
-from models.protocol import Batch
+from models.protocol import Batch, HearsWindows
 from models.sharding.component import Component
 from models.sharding.params import normal, param
 from models.whisper.config import WhisperConfig
@@ -71,7 +71,7 @@ class WhisperEncoder(Encoder):
         return segments_BS, places(segments_BS)
 
 
-class Whisper(WhisperEncoder, EncoderDecoder):
+class Whisper(WhisperEncoder, EncoderDecoder, HearsWindows):
     """The whole model: one embedding table of tokens, not scaled, whose transpose makes the output logits."""
 
     def __init__(self, c: WhisperConfig, key: jax.Array, scope: Component):
@@ -82,6 +82,16 @@ class Whisper(WhisperEncoder, EncoderDecoder):
         self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self.make_encoder(k4)
         self.make_decoder(k5)
+
+    @property
+    def window(self) -> tuple[int, int]:
+        """Returns the most frames of a window, and the bands of a frame."""
+        return self.c.most_frames, self.c.frame_width
+
+    @property
+    def longest(self) -> int:
+        """Returns the most tokens of a text."""
+        return self.c.max_positions
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of frames and of the texts' tokens, padding left out."""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from configs import registry
-from data.dialog import metrics
-from data.dialog.config import RateAndRank
-from data.dialog.format import ATTRIBUTES
+from data.lamda import metrics
+from data.lamda.config import RateAndRank
+from data.lamda.prompt_format import ATTRIBUTES
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, parts, step_flops
@@ -133,10 +133,10 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     fields = (
         "--data.cache=chitchat_short",
         "--data.length=128",
-        "--train.freeze",
-        "--train.freeze_layers=0",
-        "--train.lora.rank=8",
-        "--train.lora.targets",
+        "--train.finetune.freeze",
+        "--train.finetune.freeze_layers=0",
+        "--train.finetune.lora.rank=8",
+        "--train.finetune.lora.targets",
         *ADAPTED,
         "--optimizer.schedule.peak=1e-3",
     )

@@ -102,7 +102,7 @@ def student(freedom: float) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What can be reproduced.
+    """An entry: a table or a figure of a paper that can be reproduced.
 
     Attributes:
       name: "gshard.table_1".

@@ -65,7 +65,7 @@ def figure_7() -> Iterator[Row]:
     read = {"moe_128e_12l": "1.9", "moe_512e_12l": "2.05", "moe_2048e_12l": "2.3", "moe_2048e_36l": "6.0", "moe_2048e_60l": "9.6"}
     for name, paper in read.items():
         e = registry.load(f"gshard_m4.{name}")
-        whole = expert_parallel_2d(*(n for _, n in e.layout.mesh))  # dense weights are, as in the paper
+        whole = expert_parallel_2d(*(n for _, n in e.layout.mesh))  # dense weights are replicated, as in the paper
         sizes = tables.describe(dataclasses.replace(e, layout=whole))["bytes_per_device"]
         yield Row(name, paper, sum(sizes.values()) / 1e9, f"read off a chart; dense layers whole ({whole.name})")
 
@@ -123,7 +123,7 @@ def dropped() -> Iterator[Row]:
     f"{PAPER}, Table 3", "derived", unit="time of a step a token and core, over that of 128 experts", kind="modelled", minutes=8
 )
 def table_3_steps(folder: Path) -> Iterator[Row]:
-    """Of 36 layers, 128 experts take .67 steps a second of 10^6 tokens on 128 cores, 2048 experts .72 of 4 x 10^6 on 2048."""
+    """With 36 layers, 128 experts take .67 steps a second of 10^6 tokens on 128 cores, 2048 experts .72 of 4 x 10^6 on 2048."""
     first = "moe_128e_36l"
     for name in ("moe_512e_36l", "moe_2048e_36l"):
         paper = _tokens_a_core(first) / _tokens_a_core(name)
@@ -189,19 +189,19 @@ def _by_bucket(run: training.Run) -> dict[str, float]:
         from data.translation.decoding import buckets, read_sentences
         from data.translation.task import TranslationTask
         from trainers.evaluation.held_out import HeldOutEvaluator
-        from trainers.evaluation.place import placed
-        from trainers.weights.open import open_model
+        from trainers.inference.load import load
+        from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
-        plan, params = placed(e, weights)
+        served = load(weights, e.execution)
         cache, task = cache_folder(e.data), task_of(e.data)
         assert isinstance(task, TranslationTask)
-        evaluator = HeldOutEvaluator(plan.model, e, cache, cache)
+        evaluator = HeldOutEvaluator(served.model, e, cache, cache)
         bucket_of = buckets(task.decoding(cache).languages)
         sentences, loss = read_sentences(cache, "test"), {}
         for bucket in BUCKETS:
             rows = task.packed([s for s in sentences if bucket_of.get(s.lang) == bucket], cache).rows
-            total = evaluator.measure(params, rows)[0]["cross_entropy"]
+            total = evaluator.measure(served.params, rows)[0]["cross_entropy"]
             loss[bucket] = float(total.sum) / float(total.over)
         return loss
 
@@ -231,21 +231,21 @@ METRICS = (("training", -1, _learnt), ("held-out", -1, _told), ("BLEU", 1, _bleu
 def _gap(runs: training.Runs) -> str:
     """Returns how far held-out sentences are from those that are trained on, and what the difference to the paper is."""
     every = [run for of_arm in runs.values() for run in of_arm]
-    learnt, told = (training.mean([metric(run) for run in every]).value for metric in (_learnt, _told))
+    learnt, held_out = (training.mean([metric(run) for run in every]).value for metric in (_learnt, _told))
     return (
-        f"held-out {told:.2f}, training {learnt:.2f}: an English sentence is there in many languages, and is learnt by heart; "
-        f"{STEPS:,} steps of 32 rows, the paper has a million of 8,192"
+        f"held-out {held_out:.2f}, training {learnt:.2f}: an English sentence is there in many languages, and is learnt by "
+        f"heart; {STEPS:,} steps of 32 rows, the paper has a million of 8,192"
     )
 
 
 def _load(runs: training.Runs) -> str:
     """Returns how the routers of the runs with experts behave at the end of training."""
-    told = []
+    shares = []
     for name, of_arm in runs.items():
         if of_arm[0].curve("moe/dropped"):
             dropped = training.mean(training.values(of_arm, "moe/dropped")).value
-            told.append(f"{name} drop {dropped:.1%} of choices")
-    return ", ".join(told)
+            shares.append(f"{name} drop {dropped:.1%} of choices")
+    return ", ".join(shares)
 
 
 def _history(order: str, *earlier: Row) -> list[Row]:

@@ -96,7 +96,7 @@ def bubbles_measured(folder: Path) -> list[Row]:
     e = dataclasses.replace(
         e,
         model=dataclasses.replace(model, layers=8, model_dim=64, hidden_dim=128, heads=4, head_dim=16),
-        train=dataclasses.replace(e.train, steps=6, log_every=1, save_every=0),
+        train=dataclasses.replace(e.train, steps=6, log_every=1, checkpoint=dataclasses.replace(e.train.checkpoint, every=0)),
         eval=dataclasses.replace(e.eval, limit=24, batch_size=24),  # pyright: ignore[reportCallIssue]
         execution=dataclasses.replace(e.execution, remat="full"),
     )

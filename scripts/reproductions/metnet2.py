@@ -21,7 +21,7 @@ SEEDS = (0, 1)
 def lead_times(folder: Path) -> list[Row]:
     """A network forecasts rain better than what is at hand without it, and its skill falls with the lead time. The paper compares
     with weather models; persistence and motion are the baselines of this project."""
-    from scripts.bench_nowcast import baseline_scores
+    from scripts.lab.nowcast import baseline_scores
 
     steps = 300
     e = registry.load("metnet2.quickstart")

@@ -158,4 +158,4 @@ def _totals(lines: Sequence[str], head: Sequence[str]) -> str:
     """Returns how many printed figures there are and are the same, by the column of the lines."""
     cells = [line.strip("| ").split(" | ")[head.index("the same")] for line in lines]
     counts = [tuple(map(int, cell.split(" of "))) for cell in cells if " of " in cell]
-    return f"Of {sum(of for _, of in counts)} printed figures **{sum(n for n, _ in counts)}** are the same."
+    return f"Of {sum(printed for _, printed in counts)} printed figures **{sum(n for n, _ in counts)}** are the same."

@@ -51,12 +51,12 @@ SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120
 )
 def wav2vec(folder: Path) -> list[Row]:
     """Pre-training on sound without texts makes a recogniser that learns from few texts better than one from scratch."""
-    heard = training.arm("pretrained", _small("conformer.small_unlabelled", PRETRAINING))
-    first = training.train(folder, [heard], SEEDS)["pretrained"]
+    pretrained = training.arm("pretrained", _small("conformer.small_unlabelled", PRETRAINING))
+    first = training.train(folder, [pretrained], SEEDS)["pretrained"]
     runs: training.Runs = {"scratch": [], "from-pretrained": []}
     for seed, run in zip(SEEDS, first, strict=True):  # each from the weights of its own seed
         arms = [training.arm("scratch", _small("conformer.small_czech", TUNING))]
-        arms.append(training.arm("from-pretrained", arms[0].experiment, f"--train.init_from={run.workdir}"))
+        arms.append(training.arm("from-pretrained", arms[0].experiment, f"--train.finetune.init_from={run.workdir}"))
         for name, of_arm in training.train(folder, arms, (seed,)).items():
             runs[name] += of_arm
     loss = {name: training.values(of_arm, CTC) for name, of_arm in runs.items()}

@@ -165,10 +165,12 @@ def switch_top1(folder: Path) -> list[Row]:
         note = f"{dropped:.1%} of choices dropped"
         rows.append(training.measured(f"{key[0]}, factor {key[1]:g}", loss[key], f"{-paper:.3f}", f"{PRINTED}; {note}"))
     for factor in (1.0, 1.25, 2.0):
-        one, two = ("top1", factor), ("top2", factor)
-        gap = printed[one][0] - printed[two][0]  # of the negative log perplexity, which is better above
+        first, second = ("top1", factor), ("top2", factor)
+        gap = printed[first][0] - printed[second][0]  # of the negative log perplexity, which is better above
         rows.append(
-            training.claim(f"top2 less top1, factor {factor:g}", training.less(loss[two], loss[one]), 1 if gap > 0 else -1, gap)
+            training.claim(
+                f"top2 less top1, factor {factor:g}", training.less(loss[second], loss[first]), 1 if gap > 0 else -1, gap
+            )
         )
     ratios = [a / b for a, b in zip(speed["top1", 1.0], speed["top2", 2.0], strict=True)]
     note = "medians of logged steps, beside other work; 1000 against 840 examples a second in the paper"

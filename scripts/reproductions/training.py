@@ -70,8 +70,8 @@ def shortened(e: Experiment, steps: int, *overrides: str, evaluations: int = 0, 
     fields = [
         f"--train.steps={steps}",
         f"--optimizer.schedule.steps={steps}",
-        f"--train.save_every={steps // 2}",
-        "--train.keep=1",
+        f"--train.checkpoint.every={steps // 2}",
+        "--train.checkpoint.keep=1",
         f"--train.eval_every={steps // evaluations if evaluations else 0}",
     ]
     if warm:
@@ -157,7 +157,7 @@ def evaluated(run: Run, name: str, change: Callable[[Experiment], Experiment] = 
     """Returns held-out scores of a finished run, evaluated with fields of its experiment changed."""
 
     def compute() -> dict[str, float]:
-        from trainers.weights.open import open_model
+        from trainers.weights.load_any import open_model
 
         e, weights = open_model(run.workdir)
         return _scores(change(e), weights)
@@ -171,9 +171,9 @@ def started(folder: Path, arm: Arm) -> dict[str, float]:
 
     def compute() -> dict[str, float]:
         from trainers.weights.init_from import located
-        from trainers.weights.open import open_weights
+        from trainers.weights.load_any import open_weights
 
-        return _scores(arm.experiment, open_weights(located(arm.experiment.train.init_from)))
+        return _scores(arm.experiment, open_weights(located(arm.experiment.train.finetune.init_from)))
 
     return kept(Run(folder, False, ()), f"{arm.name}-start", compute)
 
@@ -182,11 +182,11 @@ def _scores(e: Experiment, weights: Any) -> dict[str, float]:
     """Returns held-out scores of weights (trainers.weights.source.Weights) by an experiment's evaluation."""
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
-    from trainers.evaluation.place import placed
+    from trainers.inference.load import load
 
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution, config=e.model)
     cache = cache_folder(e.data)
-    return dict(open_evaluator(plan.model, e, cache, cache)(params))
+    return dict(open_evaluator(served.model, e, cache, cache)(served.params))
 
 
 # --- error bars --------------------------------------------------------------------------------------------------

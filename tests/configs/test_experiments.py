@@ -9,15 +9,16 @@ import sys
 import pytest
 
 from configs import registry
-from configs.experiment import Experiment
+from configs.experiment import Experiment, Lora
 from configs.optimizers import AdamW, Constant
+from configs.overrides import override
 from configs.pods import PODS
 from configs.registry import ConfigError
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
 from models.families import FAMILIES
 from models.vit.config import VitConfig
-from scripts import golden
+from scripts.lab import golden
 
 
 @pytest.mark.parametrize("name", registry.names())
@@ -220,7 +221,7 @@ def test_configs_and_random_data_need_neither_tensorflow_nor_jax():
         "import sys\n"
         "from configs import registry; registry.load('gshard_m4.quickstart')\n"
         "assert 'jax' not in sys.modules\n"
-        "import trainers.evaluation.place, trainers.weights.init_from, trainers.weights.open\n"
+        "import trainers.inference.load, trainers.weights.init_from, trainers.weights.load_any\n"
         "assert 'orbax' not in sys.modules\n"
         "import trainers.trainer, scripts.train, models.gshard_m4.model\n"
         "assert not {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules)\n"
@@ -239,3 +240,18 @@ def test_moved_fields_are_found_where_they_were():
             moe = before["model"].pop("moe") or {"experts": 0, "gating": "top2"}
             before["model"] |= {k: v for k, v in moe.items() if k in registry.MOVED_INTO_MOE}
         assert registry.from_json(before) == e
+
+
+def test_the_parts_of_train_were_its_own_fields():
+    """Checkpoints, faults and fine-tuning were fields of `train`; the old name of a flag names the new one."""
+    e = registry.load("gpt.quickstart").with_finetune(lora=Lora(rank=2))
+    before = registry.to_json(e)
+    parts = {part: before["train"].pop(part) for part in ("checkpoint", "faults", "finetune")}
+    for old, new in registry.MOVED.items():
+        if old.startswith("train."):
+            part, field = new.split(".")[1:]
+            before["train"][old.removeprefix("train.")] = parts[part][field]
+            of_lora = ".rank" if field == "lora" else ""
+            with pytest.raises(ConfigError, match=rf"no field or option --{old}{of_lora}; did you mean '{new}{of_lora}'"):
+                override(e, [f"--{old}{of_lora}", "1"])
+    assert registry.from_json(before) == e

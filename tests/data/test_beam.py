@@ -16,18 +16,19 @@ import pytest
 
 pytest.importorskip("apache_beam", reason="Apache Beam is not installed in this environment: make setup DEVICE=beam")
 
-from data.images import cache as images
+from data.config import CacheConfig
+from data.images import maker as images
 from data.packages.tfds import Part
-from data.prepare import PREPARED, Settings, prepare
+from data.prepare import PREPARED, prepare
 from data.reading.caches import read_manifest
-from data.speech import cache as speech
-from data.text import cache as text
+from data.speech import maker as speech
+from data.text import maker as text
 from tests.helpers.catalogues import WORDS
 from tests.helpers.pictures import smooth
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 TEXT = {"tokenizer": "bpe_300", "length": 32}
-CACHES: dict[str, Settings] = {
+CACHES: dict[str, CacheConfig] = {
     "c4": dataclasses.replace(PREPARED["c4_t5_568"], **TEXT),
     "mc4": dataclasses.replace(PREPARED["mc4_de_1024"], **TEXT),
     "wikipedia": dataclasses.replace(PREPARED["wikipedia_512"], **TEXT),
@@ -100,7 +101,7 @@ def by_threads(root) -> dict[str, dict]:
     return {name: made(root, name, settings) for name, settings in CACHES.items()}
 
 
-def made(root: Path, name: str, settings: Settings, *options: str, said: list[str] | None = None) -> dict:
+def made(root: Path, name: str, settings: CacheConfig, *options: str, said: list[str] | None = None) -> dict:
     """The manifest of a cache that is made anew; with options, by Beam."""
     folder = root / "caches" / name
     (folder / "manifest.json").unlink(missing_ok=True)
@@ -147,7 +148,7 @@ def test_two_workers_of_dask_give_the_same_bytes(root, by_threads):
 START = """
 import sys
 from pathlib import Path
-from data.text import cache
+from data.text import maker as cache
 from tests.data.test_beam import CACHES, prepare
 cache._WINDOW = 1
 prepare("c4", CACHES["c4"], data_dir=Path(sys.argv[1]), beam=["--runner=DirectRunner"])

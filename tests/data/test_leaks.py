@@ -16,34 +16,35 @@ import numpy as np
 import pytest
 
 from data import kinds
-from data.chat import cache as chat_cache
-from data.chat import settings as chat
+from data.chat import caches as chat
+from data.chat import maker as chat_cache
 from data.chat.config import ChatData, PreferenceData
 from data.config import DataConfig
-from data.dialog import cache as dialog_cache
-from data.dialog.settings import Dialog
 from data.features import Example
+from data.images.caches import ImageCache
 from data.images.config import ImageData
 from data.images.emoji import look
-from data.images.settings import Images
-from data.images.sources import PACKAGES, PackageSource, open_source
-from data.labelled.settings import Labelled
+from data.images.sources import PACKAGES, open_source
+from data.labelled.caches import LabelledCache
 from data.labelled.sources import TASKS
-from data.labelled.splits import Item
+from data.lamda import maker as lamda_cache
+from data.lamda.caches import LamdaCache
 from data.multimodal import sources as multimodal
+from data.multimodal.caches import MultimodalCache
 from data.multimodal.config import MultimodalData
-from data.multimodal.settings import Multimodal
-from data.multimodal.sources import PICTURE, SOUND, Source, Thing
+from data.multimodal.sources import PICTURE, SOUND, Clip
 from data.packages import weights
 from data.packages.fetch import npm_package
+from data.packages.locations import PackageSource
 from data.prepare import PREPARED, prepare, settings_from
 from data.reading.caches import examples
 from data.reading.examples import unpack
+from data.reading.splits import Item
 from data.speech.config import SpeechData
 from data.text import corpus as text
 from data.text import sources as text_sources
-from data.text.settings import Text
-from data.text_to_text.settings import TextToText
+from data.text.caches import TextCache
+from data.text_to_text.caches import TextToTextCache
 from data.translation import corpus as translation
 from data.translation.catalogues import Catalogue, Pair
 from data.translation.holdout import english_key
@@ -98,7 +99,7 @@ def of_chat(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     talks = [{"messages": turns(f"talk {n} end", "yes")} for n in range(80)] * 3
     file = root / "talks.jsonl"
     file.write_text("".join(json.dumps(talk) + "\n" for talk in talks))
-    settings = chat.Chat(source=f"file:{file}", length=64, validation=0.1, test=0.2)
+    settings = chat.ChatCache(source=f"file:{file}", length=64, validation=0.1, test=0.2)
     vocabulary = write_vocabulary(root / "vocabulary")
     cache = prepare("talks", settings, data_dir=root, vocabulary=vocabulary, progress=quiet)
     yield said(cache, ChatData(batch_size=1, length=64))
@@ -106,25 +107,27 @@ def of_chat(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     pairs = [{"prompt": f"talk {n} end", "chosen": f"yes {i}", "rejected": "no"} for i in range(3) for n in range(80)]
     file = root / "pairs.jsonl"
     file.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
-    settings = chat.Preferences(source=f"file:{file}", reference="any", length=64, pairs=2, validation=0.1, test=0.2)
-    known = write_vocabulary(chat_cache.reference_folder(settings, root))
-    (known / chat_cache.SCORES).write_text("[-1.0, -2.0]\n" * len(pairs))
+    settings = chat.PreferenceCache(source=f"file:{file}", reference="any", length=64, pairs=2, validation=0.1, test=0.2)
+    reference = chat_cache.reference_of(settings, root)
+    write_vocabulary(reference.folder)
+    reference.write("scores.jsonl", [(-1.0, -2.0)] * len(pairs))
+    reference.finish()
     cache = prepare("pairs", settings, data_dir=root, progress=quiet)
     yield said(cache, PreferenceData(batch_size=1, length=64, pairs=2))
 
 
-def of_dialog(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
+def of_lamda(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     """Conversations that come twice, with other names."""
     talks = [
         {"id": f"{copy}-{n}", "turns": [f"talk {n} end", "yes", "why", "so"], "ratings": {}}
         for copy in range(2)
         for n in range(80)
     ]
-    patch.setattr(dialog_cache.conversations, "read", lambda package: iter(talks))
+    patch.setattr(lamda_cache.conversations, "read", lambda package: iter(talks))
     patch.setattr(weights, "write_vocabulary", lambda name, packages, path: tokenizers.train_bpe(["talk end yes"] * 9, path, 260))
     folder = root / "talks"
     folder.mkdir()
-    dialog_cache.build(Dialog(tokenizer="minilm_l6", length=64, turn_length=32), root, folder, quiet)
+    kinds.maker_of("talks", LamdaCache(tokenizer="minilm_l6", length=64, turn_length=32), root, quiet).build(folder)
     yield {split: [json.dumps(talk["turns"]) for talk in examples(folder, split)] for split in SPLITS}
 
 
@@ -143,10 +146,10 @@ def of_images(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     drawn = write_folder(root / "drawn", {"ant": 60})
     write_folder(drawn, {"bee": 60})
     write_folder(drawn, {"cow": 30}, first=100)
-    yield stored(prepare("drawn", Images(source=f"folder:{drawn}"), data_dir=root, progress=quiet), data, "picture")
+    yield stored(prepare("drawn", ImageCache(source=f"folder:{drawn}"), data_dir=root, progress=quiet), data, "picture")
     for at, split in enumerate(SPLITS):
         write_folder(root / "given" / split, {"ant": 20, "bee": 20}, first=30 * at)
-    given = Images(source=f"folder:{root / 'given'}")
+    given = ImageCache(source=f"folder:{root / 'given'}")
     yield stored(prepare("given", given, data_dir=root, progress=quiet), data, "picture")
 
     jobs = [f"{who}-200D-{0x1F300 + job:X}" for job in range(40) for who in ("1F468", "1F469", "1F9D1")]
@@ -167,9 +170,9 @@ def of_images(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     (root / "packages").mkdir(exist_ok=True)
     source = PACKAGES["emoji"]
     package = tarball(root / "packages" / "tiny.tgz", members | {"package/emoji.json": json.dumps(index)})
-    pin = dataclasses.replace(source.package, file=package.name)
-    patch.setitem(PACKAGES, "emoji", PackageSource(labels=source.labels, package=pin, read=source.read))
-    splits = open_source(Images(source="emoji"), root).splits
+    pin = dataclasses.replace(source.packages[0], file=package.name)
+    patch.setitem(PACKAGES, "emoji", dataclasses.replace(source, packages=(pin,)))
+    splits = open_source(ImageCache(source="emoji"), root).splits
     yield {split: [picture.read() for picture in some] for split, some in splits.items()}
     yield {split: [look(picture.name) for picture in some] for split, some in splits.items()}
 
@@ -180,7 +183,7 @@ def of_multimodal(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     def things(form: int, content: Callable[[int], bytes]) -> list[Item]:
         files = [content(n % 40) for n in range(80)]
         texts = [{"cs": f"kočka {n}", "en": f"cat {n}"} for n in range(80)]
-        return [Item(f"g{n}", Thing(f"thing {n}", texts[n], form, lambda n=n: files[n])) for n in range(80)]
+        return [Item(f"g{n}", Clip(f"thing {n}", texts[n], form, lambda n=n: files[n])) for n in range(80)]
 
     def seen() -> list[Item]:
         return things(PICTURE, lambda n: encoded(smooth(8, 8, n)))
@@ -189,8 +192,8 @@ def of_multimodal(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
         return things(SOUND, lambda n: wav(tone(0.2, 200 + 10 * n))[44:])
 
     for name, read in (("seen", seen), ("heard", heard)):
-        patch.setitem(multimodal.SOURCES, name, Source(packages=(), read=read))
-    settings = Multimodal(
+        patch.setitem(multimodal.SOURCES, name, PackageSource(packages=(), reader=read))
+    settings = MultimodalCache(
         sources=("seen", "heard"), seconds=1.6, targets_length=24, vocabulary_size=320, validation=0.1, test=0.2
     )
     cache = prepare("made", settings, data_dir=root, progress=quiet)
@@ -269,7 +272,7 @@ def of_labelled(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     """Sentences that come in several documents."""
     with tiny_packages(root):
         tagged(root, patch)
-        settings = Labelled(task="brown_tags", tokenizer="minilm_l6", length=32, slots=16)
+        settings = LabelledCache(task="brown_tags", tokenizer="minilm_l6", length=32, slots=16)
         yield inputs(prepare("tags", settings, data_dir=root, progress=quiet))
 
 
@@ -277,14 +280,14 @@ def of_text_to_text(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     """The same, as text."""
     with tiny_packages(root), tiny_corpus(root):
         tagged(root, patch)
-        patch.setitem(PREPARED, "letters", Text(corpus="english_small", tokenizer="bpe_300", length=24))
-        settings = TextToText(task="brown_tags", tokenizer="letters", inputs_length=64, targets_length=32)
+        patch.setitem(PREPARED, "letters", TextCache(corpus="english_small", tokenizer="bpe_300", length=24))
+        settings = TextToTextCache(task="brown_tags", tokenizer="letters", inputs_length=64, targets_length=32)
         yield inputs(prepare("written", settings, data_dir=root, progress=quiet))
 
 
 KINDS = {
     "chat": of_chat,
-    "dialog": of_dialog,
+    "lamda": of_lamda,
     "grids": of_grids,
     "images": of_images,
     "labelled": of_labelled,

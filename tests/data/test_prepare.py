@@ -8,6 +8,7 @@ import pytest
 
 from configs.registry import ConfigError
 from data import paths
+from data.kinds import maker_of
 from data.prepare import PREPARED
 from scripts import prepare_data
 
@@ -18,12 +19,12 @@ MODULES = (
     "data.vocabularies.tokenizers",
     "data.packages.weights",
     "data.text.masking",
-    "data.translation.cache",
+    "data.translation.maker",
     "data.translation.corpus",
-    "data.text.cache",
+    "data.text.maker",
     "data.text.corpus",
     "data.text.encoding",
-    "data.labelled.cache",
+    "data.labelled.maker",
     "data.labelled.encoding",
     "scripts.prepare_data",
 )
@@ -59,11 +60,10 @@ def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
 
 def test_prepared_caches_keep_their_inputs():
     """What the translation caches are made from has not changed: caches that are prepared stay valid."""
-    from data.translation.cache import FORMAT, packages_of
-
     settings = PREPARED["m4_quickstart"]
-    pins = {package.file: package.sha256 for package in packages_of(settings)}  # pyright: ignore[reportArgumentType]
-    inputs = paths.digest([FORMAT, vars(settings), pins])
+    maker = maker_of("m4_quickstart", settings, paths.data_dir())
+    pins = {package.file: package.sha256 for package in maker.packages()}
+    inputs = paths.digest([maker.FORMAT, vars(settings), pins, *maker.inputs()])
     assert inputs == "b83334f5211731c39d06f2e78ac107fc74fb443516ad8f8d74b5bc091a5023d6"
 
 

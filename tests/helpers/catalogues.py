@@ -7,14 +7,14 @@ import zipfile
 from pathlib import Path
 
 from data.packages.fetch import Package
-from data.translation.settings import Translation
+from data.translation.caches import TranslationCache
 from data.translation.sources import CATALOGUES
 
 PERMISSIVE = CATALOGUES["permissive"]  # the real one, whatever a fixture puts in its place
 _SYLLABLES = [consonant + vowel for consonant in "bdfgklmnprst" for vowel in "aeiou"]
 _CHANCE = random.Random(0)
 WORDS = sorted({"".join(_CHANCE.choices(_SYLLABLES, k=_CHANCE.randint(1, 3))) for _ in range(300)})
-TINY = Translation(catalogue="permissive", source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20)
+TINY = TranslationCache(catalogue="permissive", source_vocabulary=420, target_vocabulary=360, source_length=24, target_length=20)
 LANGUAGES = {"sw": "swa", "br": "bre", "zh_TW": "zha", "sr@latin": "sra"}
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import numpy as np
 import tokenizers as library
 
-from data.chat import cache
+from data.chat.caches import ChatCache
+from data.chat.maker import ChatMaker
 from data.vocabularies import files, tokenizers
 from data.vocabularies.chat_templates import ChatEncoder
 from tests.helpers.caches import finish, texts
@@ -85,9 +86,11 @@ def write_chat_cache(folder: Path, length: int = 64) -> Path:
     """Writes a cache of 60 conversations and 20 held-out ones ("test"), with a vocabulary of 322."""
     write_vocabulary(folder)
     (folder / "train").mkdir()
-    encoder = ChatEncoder(folder)
-    part = cache.write_rows(conversations(60, 0), encoder, length, folder)
-    finish(folder, conversations(20, 1), encoder.tokenizer, length, rows=1, kind="chat")
+    maker = ChatMaker("chats", ChatCache(source="", length=length), folder)
+    maker.folder, maker.encoder, maker.splits = folder, ChatEncoder(folder), {"train": conversations(60, 0)}
+    maker.write_part(maker.PART)
+    part = maker.counts(maker.PART, maker.tallies[maker.PART])
+    finish(folder, conversations(20, 1), maker.encoder.tokenizer, length, rows=1, kind="chat")
     manifest = json.loads((folder / "manifest.json").read_text())
-    (folder / "manifest.json").write_text(json.dumps(manifest | {"parts": {cache.PART: part}}))
+    (folder / "manifest.json").write_text(json.dumps(manifest | {"parts": {maker.PART: part}}))
     return folder

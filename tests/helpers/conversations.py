@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from data.dialog import cache
-from data.dialog.format import ATTRIBUTES, context, rated
-from data.dialog.settings import Dialog
+from data.lamda.caches import LamdaCache
+from data.lamda.maker import LamdaMaker
+from data.lamda.prompt_format import ATTRIBUTES, context, rated
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.caches import finish
@@ -34,9 +34,11 @@ def write_dialog_cache(folder: Path, length: int = 64) -> Path:
     lines = [context(c["turns"]) for c in train] + [rated(name, value) for name in ATTRIBUTES for value in (True, False)]
     tokenizers.train_bpe([*lines, "RESPONSE"] * 3, folder / tokenizers.FILE, 320)
     tokenizer = Tokenizer(folder)
-    settings = Dialog(tokenizer="", length=length, turn_length=length // 2)
-    parts = cache.write_parts(train, tokenizer, settings, folder)
-    finish(folder, held_out, tokenizer, length, rows=1, kind="dialog", turn_length=length // 2)
+    maker = LamdaMaker("talks", LamdaCache(tokenizer="", length=length, turn_length=length // 2), folder)
+    maker.folder, maker.tokenizer, maker.splits = folder, tokenizer, {"train": train}
+    maker.write_parts(maker.parts())
+    parts = {part: maker.counts(part, tally) for part, tally in maker.tallies.items()}
+    finish(folder, held_out, tokenizer, length, rows=1, kind="lamda", turn_length=length // 2)
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps(manifest | {"parts": parts}))
     return folder

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from data.grids.settings import from_source
+from data.grids.caches import GridCache
 from data.prepare import prepare
 from data.stages import Progress
 
@@ -50,7 +50,7 @@ def write_grid_cache(
     rain = showers(steps).astype(np.float32)
     rain[7, 4:6, 5] = np.nan
     at = times(len(rain)) if at is None else at
-    settings = from_source(str(write_series(root / f"{name}.nc", rain[: len(at)], at)))
+    settings = GridCache.from_source(str(write_series(root / f"{name}.nc", rain[: len(at)], at)))
     assert settings is not None
     settings = dataclasses.replace(settings, **FIELDS | fields)
     return prepare(name, settings, data_dir=root, progress=progress)

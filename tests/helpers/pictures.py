@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from data.images.settings import Images, from_source
+from data.images.caches import ImageCache
 from data.prepare import prepare
 
 
@@ -40,7 +40,7 @@ def write_folder(folder: Path, labels: dict[str, int], height: int = 12, width: 
 
 def write_picture_cache(root: Path, labels: dict[str, int], name: str = "toy", **settings: Any) -> Path:
     """Prepares a cache of the pictures of `write_folder` in a data folder."""
-    made = from_source(str(write_folder(root / "pictures", labels)))
+    made = ImageCache.from_source(str(write_folder(root / "pictures", labels)))
     assert made is not None
     fields = {"source": made.source, **settings}
-    return prepare(name, Images(**fields), data_dir=root, progress=lambda line: None)
+    return prepare(name, ImageCache(**fields), data_dir=root, progress=lambda line: None)

@@ -37,7 +37,9 @@ def fill_disk_of(path: Path) -> None:
 
 
 def with_train(e: Experiment, **changes: Any) -> Experiment:
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes))
+    """Returns the experiment with fields of `train` changed; a dictionary changes fields of a part, as `checkpoint`."""
+    parts = {k: dataclasses.replace(getattr(e.train, k), **v) for k, v in changes.items() if isinstance(v, dict)}
+    return dataclasses.replace(e, train=dataclasses.replace(e.train, **changes | parts))
 
 
 def curve(workdir: Path) -> list[dict]:

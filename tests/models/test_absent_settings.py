@@ -27,7 +27,7 @@ DERIVED = {
 def read(settings: dict[str, Any]) -> object:
     """Returns the configuration that is read, or the class of the error."""
     try:
-        return huggingface._of_type(settings).read_config(settings)
+        return huggingface.interchange_of_type(settings).read_config(settings)
     except Exception as error:  # a config's own check too, which a folder's reader makes one line
         return type(error)
 

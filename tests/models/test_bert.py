@@ -11,9 +11,9 @@ import pytest
 from numpy.testing import assert_allclose
 
 from configs import registry
-from models import interchange
-from models.bert import huggingface
+from models.bert.huggingface import INTERCHANGE
 from models.families import family_of
+from models.interchange import tensors
 from models.parts import heads
 from models.parts.heads import NEVER, best_span
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
@@ -151,11 +151,11 @@ SIZES = [
 @pytest.mark.parametrize(("settings", "name", "count"), SIZES, ids=[f"{name}-{n}" for _, name, n in SIZES])
 def test_released_encoders_have_their_sizes(settings, name, count):
     """Parameters are as many as in the released model, a bare one's pooler among them, and our model has the others."""
-    c = huggingface.read_config(settings | {"architectures": [name]})
-    files = huggingface.readable if name.endswith("Model") else huggingface.entries
-    assert sum(map(math.prod, interchange.shapes(files(c)).values())) == count
+    c = INTERCHANGE.read_config(settings | {"architectures": [name]})
+    files = INTERCHANGE.readable_entries if name.endswith("Model") else INTERCHANGE.entries
+    assert sum(map(math.prod, tensors.shapes(files(c)).values())) == count
     model = jax.eval_shape(lambda key: family_of(c).model(c, key, ALONE), jax.random.key(0))
-    assert {info.name: info.shape for info in describe(model)} == interchange.shapes(huggingface.entries(c))
+    assert {info.name: info.shape for info in describe(model)} == tensors.shapes(INTERCHANGE.entries(c))
 
 
 def test_the_first_token_has_the_row_after_paddings(float64):

@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.conformer import ctc, huggingface, transducer
+from models.conformer import ctc, transducer
 from models.conformer.block import depthwise
 from models.conformer.config import (
     BatchNorm,
@@ -31,14 +31,15 @@ from models.conformer.config import (
     Waveform,
 )
 from models.conformer.contrastive import drawn_negatives, perplexity
+from models.conformer.huggingface import INTERCHANGE
 from models.conformer.model import Conformer
 from models.execution import Execution
 from models.protocol import Context
-from models.sharding.params import describe, flatten
+from models.sharding.params import describe
 from tests.helpers.models import ALONE
 from trainers.checkpoints import checkpoint
 from trainers.plan import abstract_model, make_plan
-from trainers.state import to_tree
+from trainers.state import by_name
 
 WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
 # Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
@@ -87,7 +88,7 @@ def test_released_sizes():
         (large, 618_559_104, unused - statistics),
         (large | dict(position_embeddings_type="rotary"), 593_344_128, unused - statistics),
     ):
-        c = huggingface.read_config(theirs)
+        c = INTERCHANGE.read_config(theirs)
         infos = describe(jax.eval_shape(lambda key, c=c: Conformer(c, key, ALONE), jax.random.key(0)))
         assert sum(i.size for i in infos) == count - less
 
@@ -228,12 +229,13 @@ def test_running_statistics_are_nothing_to_the_optimizer():
     e = registry.tiny(registry.load("conformer.large"))
     plan = make_plan(e, abstract=True)
     assert plan.statistics == {f"encoder.conv.inner_norm.{name}" for name in ("mean", "variance")}
-    assert plan.statistics <= flatten(plan.state.params).keys() and not plan.statistics & plan.trained
-    stored = set(flatten(to_tree(plan.state)))
+    assert plan.statistics <= plan.state.params.keys() and not plan.statistics & plan.trained
+    stored = set(by_name(plan.state))
     assert not any(name.endswith(tuple(plan.statistics)) for name in stored if name.startswith("optimizer."))
     before = {f"optimizer.0.{moment}.{name}" for moment in ("mu", "nu") for name in plan.statistics}
     assert checkpoint.optimized_statistics(stored | before, plan) == before
-    frozen = dataclasses.replace(e, train=dataclasses.replace(e.train, freeze=("encoder",)))
+    finetune = dataclasses.replace(e.train.finetune, freeze=("encoder",))
+    frozen = dataclasses.replace(e, train=dataclasses.replace(e.train, finetune=finetune))
     assert not make_plan(frozen, abstract=True).statistics
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from models.bert import huggingface
 from models.bert.config import BertConfig
+from models.bert.huggingface import INTERCHANGE
 from models.interchange import InterchangeError
 from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Tagging
@@ -77,19 +77,20 @@ SILENT = {
 }
 PAIRED = {"hidden_activation": "classifier_activation", "mlp_bias": "classifier_bias"}  # of which ours has one
 PADDING = {"bert", "distilbert", "modernbert"}  # whose positions don't depend on its id
-KEYS = [(kind, key) for kind, table in huggingface.DEFAULTS.items() for key in table]
+DEFAULTS = {kind: table.defaults for kind, table in INTERCHANGE.model_types.items()}
+KEYS = [(kind, key) for kind, table in DEFAULTS.items() for key in table]
 
 
 def read(kind: str, head: str = "ForMaskedLM", given: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> BertConfig:
     named = {"model_type": kind, "architectures": [STEMS[kind] + head]}
-    return huggingface.read_config(named | dict(given) | settings)
+    return INTERCHANGE.read_config(named | dict(given) | settings)
 
 
 def test_defaults_are_those_of_transformers():
     """Each setting that is read has the default of `transformers`' own configuration, and each that is not changes nothing."""
     theirs = json.loads((FIXTURES / "defaults.json").read_text())
-    assert theirs.keys() >= huggingface.DEFAULTS.keys() == set(huggingface.MODEL_TYPES)
-    for kind, table in huggingface.DEFAULTS.items():
+    assert theirs.keys() >= DEFAULTS.keys() == set(INTERCHANGE.model_types)
+    for kind, table in DEFAULTS.items():
         known = theirs[kind]
         silent = SILENT | ({"pad_token_id"} if kind in PADDING else set())
         silent |= {"max_position_embeddings"} if kind == "modernbert" else set()
@@ -101,7 +102,7 @@ def test_defaults_are_those_of_transformers():
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind}-{key}" for kind, key in KEYS])
 def test_a_setting_there_and_left_out(kind, key):
     """Left out, it is its default. Changed, it is another model or refused by its name; one of training alone is neither."""
-    default = huggingface.DEFAULTS[kind][key]
+    default = DEFAULTS[kind][key]
     head = "ForSequenceClassification" if key == "classifier_pooling" else "ForMaskedLM"
     plain = read(kind, head)
     if default is not None:
@@ -119,14 +120,14 @@ def test_a_setting_there_and_left_out(kind, key):
 @pytest.mark.parametrize(("kind", "key"), KEYS, ids=[f"{kind}-{key}" for kind, key in KEYS])
 def test_a_setting_that_is_null(kind, key):
     """Null is refused by the setting's name, as `transformers` does, but where it means that the setting is left out."""
-    if huggingface.DEFAULTS[kind][key] is None:
+    if DEFAULTS[kind][key] is None:
         assert read(kind, given={key: None}) == read(kind)
     else:
         with pytest.raises(InterchangeError, match=f"{key} is null; left out, it would be"):
             read(kind, given={key: None})
 
 
-@pytest.mark.parametrize("kind", huggingface.MODEL_TYPES)
+@pytest.mark.parametrize("kind", INTERCHANGE.model_types)
 def test_settings_of_no_model_are_read_over(kind):
     """A key that no class of `transformers` looks at changes nothing."""
     assert read(kind, of_ours=3, output_past=True) == read(kind)
@@ -159,20 +160,20 @@ def test_settings_of_no_model_are_read_over(kind):
     ],
 )
 def test_what_an_encoder_has_not_is_refused(kind, head, settings, part):
-    """What would make other numbers is refused in one line that names the setting and its value."""
+    """A setting that would make other numbers is refused in one line that names the setting and its value."""
     with pytest.raises((InterchangeError, ValueError)) as caught:  # a configuration's own check is of the second kind
         read(kind, head, settings)
     assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 
-@pytest.mark.parametrize("kind", huggingface.MODEL_TYPES)
+@pytest.mark.parametrize("kind", INTERCHANGE.model_types)
 @pytest.mark.parametrize(
     "head", ["Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering"]
 )
 def test_what_is_written_is_read_the_same(kind, head):
     """Settings written from a configuration give it again, through JSON."""
     ours = read(kind, head, num_labels=5)
-    assert huggingface.read_config(json.loads(json.dumps(huggingface.write_config(ours)))) == ours
+    assert INTERCHANGE.read_config(json.loads(json.dumps(INTERCHANGE.write_config(ours)))) == ours
 
 
 def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
@@ -188,9 +189,9 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     near = LayerVariant(window=4, base=10_000.0)
     assert odd.kinds == (near, near, full)
     assert read("modernbert", layer_types=["full_attention"] * 22).kinds == (full,)
-    written = huggingface.write_config(odd)
+    written = INTERCHANGE.write_config(odd)
     assert written["local_attention"] == 6 and "global_attn_every_n_layers" not in written
-    assert huggingface.write_config(new)["global_attn_every_n_layers"] == 3
+    assert INTERCHANGE.write_config(new)["global_attn_every_n_layers"] == 3
 
 
 @pytest.mark.parametrize(
@@ -205,5 +206,5 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
 )
 def test_what_no_modernbert_has_is_not_written(changes, part):
     with pytest.raises(InterchangeError) as caught:
-        huggingface.write_config(dataclasses.replace(read("modernbert"), **changes))
+        INTERCHANGE.write_config(dataclasses.replace(read("modernbert"), **changes))
     assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1

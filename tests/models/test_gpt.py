@@ -54,7 +54,7 @@ def batch():
         "tokens": rng.integers(3, 64, 16),
         "segments": np.array([1] * 7 + [2] * 6 + [0] * 3),
         "positions": np.array([*range(7), *range(6), 0, 0, 0]),
-        "predicted": np.array([1, 0, 0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1]),
+        "loss_weights": np.array([1, 0, 0, 1, 1, 0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 1]),
     }
     return {name: x.astype(np.int32)[None] for name, x in row.items()}
 
@@ -71,7 +71,7 @@ def test_marked_tokens_alone_count(model, batch, float64):
 
 def test_marks_are_weights(model, batch, float64):
     """A token that counts three times is in the mean three times."""
-    batch["predicted"][0, 4] = 3
+    batch["loss_weights"][0, 4] = 3
     _, nats = cross_entropy(model(batch)[:, :-1], batch["tokens"][:, 1:])
     counted = [3, 4, 4, 4, 6, 9, 12]
     loss = model.loss(batch, Context.evaluation())
@@ -81,8 +81,8 @@ def test_marks_are_weights(model, batch, float64):
 
 def test_without_marks_all_tokens_count(model, batch, float64):
     """Marks everywhere and no marks are the same."""
-    everywhere = batch | {"predicted": np.ones_like(batch["predicted"])}
-    nowhere = {name: x for name, x in batch.items() if name != "predicted"}
+    everywhere = batch | {"loss_weights": np.ones_like(batch["loss_weights"])}
+    nowhere = {name: x for name, x in batch.items() if name != "loss_weights"}
     for a, b in zip(following(everywhere), following(nowhere), strict=True):
         np.testing.assert_array_equal(a, b)
     assert model.loss(everywhere, Context.evaluation()).value == model.loss(nowhere, Context.evaluation()).value
@@ -98,12 +98,12 @@ def changed(model, batch, place: int) -> list[int]:
 
 def test_a_prefix_sees_all_of_itself(prefix_model, model, batch, float64):
     """What precedes a document's first marked token is seen by the whole document; what follows by later places alone."""
-    batch["predicted"][0, :13] = [0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1]
+    batch["loss_weights"][0, :13] = [0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1]
     first, second = list(range(7)), list(range(7, 13))
     seen = {2: first, 0: first, 3: first[3:], 4: first[4:], 8: second, 9: second[2:], 11: second[4:]}
     for place, by in seen.items():
         assert changed(prefix_model, batch, place) == by
-    unmarked = {name: x for name, x in batch.items() if name != "predicted"}
+    unmarked = {name: x for name, x in batch.items() if name != "loss_weights"}
     assert changed(prefix_model, unmarked, 2) == changed(model, batch, 2) == first[2:]
 
 
@@ -113,7 +113,7 @@ def test_a_prompt_is_a_prefix(prefix_model, float64):
     ids, prompts, steps = rng.integers(3, 64, (2, 12)).astype(np.int32), np.array([7, 4], np.int32), 4
     places = np.broadcast_to(np.arange(12, dtype=np.int32), ids.shape)
     batch = {"tokens": ids, "positions": places, "segments": np.ones_like(ids)}
-    whole = np.asarray(prefix_model(batch | {"predicted": (places >= prompts[:, None]).astype(np.int32)}))
+    whole = np.asarray(prefix_model(batch | {"loss_weights": (places >= prompts[:, None]).astype(np.int32)}))
     cache = prefix_model.start({"tokens": ids[:, :7], "lengths": prompts}, 1, steps)
     for at in range(steps):
         last = ids[np.arange(2), prompts + at - 1][:, None]

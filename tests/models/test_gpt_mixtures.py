@@ -11,12 +11,10 @@ import pytest
 from numpy.testing import assert_array_equal
 from safetensors.numpy import load_file, save_file
 
-from models import interchange
-from models.gpt import huggingface as gpt
-from models.gpt.huggingface.dialects import DEFAULTS
+from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.gpt.huggingface.experts import unpacked
 from models.gpt.huggingface.mixtures import MIXTURES
-from models.interchange import InterchangeError
+from models.interchange import InterchangeError, tensors
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
@@ -45,7 +43,7 @@ def test_absent_settings_mean_what_they_mean_to_transformers(kind):
     """A config.json of sizes alone is the model of one with every default written out."""
     whole = described(kind)
     bare = {"model_type": kind} | {key: whole[key] for key in SIZES}
-    assert gpt.read_config(bare) == gpt.read_config(whole)
+    assert GPT_FILES.read_config(bare) == GPT_FILES.read_config(whole)
 
 
 @pytest.mark.parametrize("kind", MIXTURES)
@@ -53,14 +51,14 @@ def test_no_setting_is_passed_over(kind):
     """Whichever setting changes, the model that is read changes, or it is refused in one line; but for those that decide
     nothing."""
     sizes = {key: described(kind)[key] for key in SIZES}
-    settings = DEFAULTS | MIXTURES[kind].defaults | sizes
+    settings = MIXTURES[kind].defaults | sizes
     bare = {"model_type": kind} | sizes
-    was = gpt.read_config(bare)
+    was = GPT_FILES.read_config(bare)
     for key in settings.keys() - IDLE - IDLE_OF[kind]:
         changes = {bool: lambda v: not v, int: lambda v: 2 * v + 2, float: lambda v: v + 0.25, str: lambda v: "relu"}
         other = changes.get(type(settings[key]), lambda v: [0])(settings[key])
         try:
-            assert gpt.read_config(bare | {key: other}) != was, f"{key}: {settings[key]} -> {other}"
+            assert GPT_FILES.read_config(bare | {key: other}) != was, f"{key}: {settings[key]} -> {other}"
         except (InterchangeError, ValueError) as error:
             assert "\n" not in str(error)
 
@@ -83,14 +81,14 @@ def test_no_setting_is_passed_over(kind):
 )
 def test_what_is_not_read_is_refused(kind, fields, message):
     with pytest.raises(ValueError) as error:
-        gpt.read_config(described(kind) | fields)
+        GPT_FILES.read_config(described(kind) | fields)
     assert message in str(error.value)
 
 
 def test_queries_may_be_made_without_a_latent():
     """A q_lora_rank of null is none, an absent one 1536."""
     whole = described("deepseek_v3")
-    ranks = [gpt.read_config(whole | fields).latent for fields in ({}, {"q_lora_rank": None})]
+    ranks = [GPT_FILES.read_config(whole | fields).latent for fields in ({}, {"q_lora_rank": None})]
     assert [latent and latent.query_rank for latent in ranks] == [1536, 0]
 
 
@@ -146,9 +144,9 @@ def test_packed_numbers_are_unpacked():
 def test_a_model_without_windows_names_one(name):
     """Their classes make the mask of a window, which no layer may read, and fail without its size."""
     config = dataclasses.replace(HuggingFace(FIXTURES / name).config, kinds=())
-    theirs = gpt.write_config(config)
+    theirs = GPT_FILES.write_config(config)
     assert isinstance(theirs["sliding_window"], int) and set(theirs["layer_types"]) == {"full_attention"}
-    assert gpt.read_config(theirs).kinds == ()
+    assert GPT_FILES.read_config(theirs).kinds == ()
 
 
 def test_a_folder_of_packed_experts_is_read(tmp_path):
@@ -159,7 +157,7 @@ def test_a_folder_of_packed_experts_is_read(tmp_path):
     config["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": ["lm_head"]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     rng, made = np.random.default_rng(0), {}
-    for name, shape in interchange.their_shapes(gpt.entries(gpt.read_config(config))).items():
+    for name, shape in tensors.their_shapes(GPT_FILES.entries(GPT_FILES.read_config(config))).items():
         if not name.endswith(("experts.gate_up_proj", "experts.down_proj")):
             made[name] = rng.normal(size=shape).astype(np.float32)
             continue

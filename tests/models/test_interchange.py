@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models import interchange
-from models.bert import huggingface as bert
 from models.bert.config import BertConfig
-from models.gpt import huggingface as gpt
+from models.bert.huggingface import INTERCHANGE as BERT_FILES
 from models.gpt.config import GptConfig
-from models.interchange import Entry, InterchangeError, Part, matrix, vector
+from models.gpt.huggingface import INTERCHANGE as GPT_FILES
+from models.interchange import Entry, Interchange, InterchangeError, Part, tensors
+from models.interchange.tensors import matrix, vector
 from models.parts.heads_config import Classification, MaskedLm
 
 M, N, D, L = 6, 3, 2, 4  # model, heads, head, layers
@@ -29,14 +29,14 @@ ENTRIES = [
 
 def theirs() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(0)
-    return {name: rng.normal(size=shape) for name, shape in interchange.their_shapes(ENTRIES).items()}
+    return {name: rng.normal(size=shape) for name, shape in tensors.their_shapes(ENTRIES).items()}
 
 
 def test_writing_undoes_reading():
     """Fused, transposed, stacked: what is read out of their tensors makes the same tensors again, name by name."""
     source = theirs()
-    read = interchange.reader(ENTRIES, source.__getitem__, "file")
-    again = dict(interchange.written(ENTRIES, read))
+    read = tensors.reader(ENTRIES, source.__getitem__, "file")
+    again = dict(tensors.written(ENTRIES, read))
     assert again.keys() == source.keys()
     for name, tensor in source.items():
         assert_array_equal(again[name], tensor)
@@ -45,7 +45,7 @@ def test_writing_undoes_reading():
 def test_projections_are_the_same_function():
     """x @ W of ours is x @ their matrix [in, out], or x @ its transpose where they keep [out, in]; heads are blocks."""
     source, x = theirs(), np.arange(M) + 1.0
-    read = interchange.reader(ENTRIES, source.__getitem__, "file")
+    read = tensors.reader(ENTRIES, source.__getitem__, "file")
     fused = x @ source["h.2.qkv"]
     assert_allclose(np.tensordot(x, read("q", ())[2], 1).ravel(), fused[: N * D])
     assert_allclose(np.tensordot(x, read("v", ())[2], 1).ravel(), fused[-D:])
@@ -56,10 +56,10 @@ def test_projections_are_the_same_function():
 def test_only_the_layers_asked_for_are_read():
     """A slice of the stack fetches those layers' tensors, one each, and nothing else."""
     source, fetched = theirs(), []
-    read = interchange.reader(ENTRIES, lambda name: fetched.append(name) or source[name], "file")
+    read = tensors.reader(ENTRIES, lambda name: fetched.append(name) or source[name], "file")
     piece = read("q", (slice(1, 3), slice(None), slice(2, 3)))
     assert fetched == ["h.1.qkv", "h.2.qkv"]
-    assert_array_equal(piece, interchange.reader(ENTRIES, source.__getitem__, "file")("q", ())[1:3, :, 2:3])
+    assert_array_equal(piece, tensors.reader(ENTRIES, source.__getitem__, "file")("q", ())[1:3, :, 2:3])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_layers_of_several_precisions_lose_nothing(kinds, result):
     """Each layer has the numbers that it is stored with, wherever the first layer's precision has no room for them."""
     entry = Entry("h.{layer}", (Part("w", (3,)),), layers=2)
     layers = {f"h.{i}": np.array([1.0009765625, 3.1415927, 60_000], np.float64).astype(k) for i, k in enumerate(kinds)}
-    array = interchange.reader([entry], layers.__getitem__, "file")("w", ())
+    array = tensors.reader([entry], layers.__getitem__, "file")("w", ())
     assert array.dtype == result
     for i, stored in enumerate(layers.values()):
         assert_array_equal(array[i].astype(np.float64), stored.astype(np.float64))
@@ -102,7 +102,7 @@ def test_numbers_that_are_none_are_refused_where_they_are_read():
     source = theirs()
     source["h.2.qkv"][0, 0] = np.nan  # of q, layer 2
     source["head"][1] = np.inf
-    read = interchange.reader(ENTRIES, source.__getitem__, "some/folder")
+    read = tensors.reader(ENTRIES, source.__getitem__, "some/folder")
     with pytest.raises(InterchangeError, match=r"^some/folder: h\.2\.qkv holds NaN or infinite numbers$"):
         read("q", (slice(2, 4),))
     with pytest.raises(InterchangeError, match=r"^some/folder: head holds NaN or infinite numbers$"):
@@ -114,32 +114,32 @@ def test_numbers_that_are_none_are_refused_where_they_are_read():
 @pytest.mark.parametrize("at", [0, 6, 7])
 def test_tensors_are_compared_a_piece_at_a_time(at, monkeypatch):
     """Two rows of four at a time, in whatever precision each is; a difference counts wherever it is, the last row too."""
-    monkeypatch.setattr(interchange, "_AT_ONCE", 8)
+    monkeypatch.setattr(tensors, "_AT_ONCE", 8)
     first = np.arange(32, dtype=np.float16).reshape(8, 4)
-    assert [len(rows) for (rows,) in interchange._rows(first[:7])] == [2, 2, 2, 1]
+    assert [len(rows) for (rows,) in tensors._rows(first[:7])] == [2, 2, 2, 1]
     for dtype in (np.float32, ml_dtypes.bfloat16):
         second = first.astype(dtype)
-        assert interchange.equal(first, second) and not interchange.equal(first, second[:7])
+        assert tensors.equal(first, second) and not tensors.equal(first, second[:7])
         second[at, 3] += 1
-        assert not interchange.equal(first, second)
+        assert not tensors.equal(first, second)
 
 
 def test_sizes_below_zero_are_refused():
     """As many numbers as the file has: -3 heads of -2 dimensions."""
     with pytest.raises(InterchangeError, match=r"would have the shape \[.*-3, -2.*\]: no size of config.json is below 0$"):
-        gpt.entries(gpt.read_config(GPT2 | {"n_head": -3}))
+        GPT_FILES.entries(GPT_FILES.read_config(LLAMA | {"num_attention_heads": -3}))
 
 
 def test_differences_are_named():
     """Missing, unexpected and misshapen tensors each get their shapes; after eight, only a count."""
     want = {"a": (1, 2), "b": (3,)} | {f"x{i}": (1,) for i in range(9)}
-    told = interchange.problems(want, {"a": (2, 1), "c": (4,)})
-    assert told.startswith(
+    text = tensors.problems(want, {"a": (2, 1), "c": (4,)})
+    assert text.startswith(
         "a is [2, 1], expected [1, 2]; b is missing, expected [3]; c [4] was not expected; x0 is missing, expected [1]"
     )
-    assert told.endswith("x4 is missing, expected [1]; and 4 more") and told.count("missing") == 6
-    assert interchange.problems(want, want) == ""
-    long = interchange.problems({}, {"x" * 5000 + "\n": (1,) * 5000})
+    assert text.endswith("x4 is missing, expected [1]; and 4 more") and text.count("missing") == 6
+    assert tensors.problems(want, want) == ""
+    long = tensors.problems({}, {"x" * 5000 + "\n": (1,) * 5000})
     assert len(long) < 250 and len(long.splitlines()) == 1
 
 
@@ -163,26 +163,26 @@ QWEN2 = LLAMA | dict(model_type="qwen2", num_key_value_heads=3)
 @pytest.mark.parametrize(
     ("family", "config", "parts"),
     [
-        (bert, BERT | {"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
-        (bert, BERT | {"is_decoder": True}, ["is_decoder=true"]),
-        (bert, BERT | {"hidden_act": "mish"}, ["no activation 'mish'", "did you mean 'swish'?"]),
-        (bert, BERT | {"architectures": ["BertForTokenClassificatio"]}, ["did you mean 'BertForTokenClassification'?"]),
-        (bert, BERT | {"hidden_size": "6"}, ['hidden_size is "6"', "expected int"]),
-        (bert, BERT | {"vocab_size": None}, ["vocab_size is null"]),
-        (gpt, {k: v for k, v in GPT2.items() if k != "vocab_size"}, ["vocab_size is missing"]),
-        (bert, BERT | {"num_attention_heads": 4}, ["hidden_size=6", "num_attention_heads=4"]),
-        (gpt, GPT2 | {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx"]),
-        (gpt, GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification"]),
-        (gpt, LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["type 'dynamic'"]),
-        (gpt, LLAMA | {"rope_parameters": {"rope_type": "linea"}}, ["type 'linea'", "did you mean 'linear'?"]),
-        (gpt, LLAMA | {"rope_parameters": {"full_attention": {}}}, ["each type of layer"]),
-        (gpt, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
-        (gpt, LLAMA | {"rms_norm_eps": None}, ["rms_norm_eps is null; left out, it would be 1e-06"]),
-        (gpt, QWEN2 | {"layer_types": ["sliding"]}, ["layer_types=['sliding']", "'full_attention' for each of 1 layers"]),
-        (gpt, QWEN2 | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
-        (gpt, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
+        (BERT_FILES, BERT | {"position_embedding_type": "relative_key"}, ["position_embedding_type", "relative_key", "absolute"]),
+        (BERT_FILES, BERT | {"is_decoder": True}, ["is_decoder=true"]),
+        (BERT_FILES, BERT | {"hidden_act": "mish"}, ["no activation 'mish'", "did you mean 'swish'?"]),
+        (BERT_FILES, BERT | {"architectures": ["BertForTokenClassificatio"]}, ["did you mean 'BertForTokenClassification'?"]),
+        (BERT_FILES, BERT | {"hidden_size": "6"}, ['hidden_size is "6"', "expected int"]),
+        (BERT_FILES, BERT | {"vocab_size": None}, ["vocab_size is null"]),
+        (GPT_FILES, {k: v for k, v in GPT2.items() if k != "vocab_size"}, ["vocab_size is missing"]),
+        (BERT_FILES, BERT | {"num_attention_heads": 4}, ["hidden_size=6", "num_attention_heads=4"]),
+        (GPT_FILES, GPT2 | {"scale_attn_by_inverse_layer_idx": True}, ["scale_attn_by_inverse_layer_idx"]),
+        (GPT_FILES, GPT2 | {"architectures": ["GPT2ForSequenceClassification"]}, ["GPT2ForSequenceClassification"]),
+        (GPT_FILES, LLAMA | {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, ["type 'dynamic'"]),
+        (GPT_FILES, LLAMA | {"rope_parameters": {"rope_type": "linea"}}, ["type 'linea'", "did you mean 'linear'?"]),
+        (GPT_FILES, LLAMA | {"rope_parameters": {"full_attention": {}}}, ["each type of layer"]),
+        (GPT_FILES, LLAMA | {"rope_parameters": {"partial_rotary_factor": 0.5}}, ["partial_rotary_factor=0.5"]),
+        (GPT_FILES, LLAMA | {"rms_norm_eps": None}, ["rms_norm_eps is null; left out, it would be 1e-06"]),
+        (GPT_FILES, QWEN2 | {"layer_types": ["sliding"]}, ["layer_types=['sliding']", "'full_attention' for each of 1 layers"]),
+        (GPT_FILES, QWEN2 | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
+        (GPT_FILES, LLAMA | {"num_key_value_heads": 2}, ["num_attention_heads=3", "num_key_value_heads=2"]),
     ],
-    ids=lambda value: value.__name__.split(".")[1] if hasattr(value, "__name__") else "",
+    ids=lambda value: {BERT_FILES: "bert", GPT_FILES: "gpt"}[value] if isinstance(value, Interchange) else "",
 )
 def test_what_ours_has_not_is_refused_by_name(family, config, parts):
     """A setting that would change the numbers is never passed over: one line names it, its value and what would do."""
@@ -193,10 +193,10 @@ def test_what_ours_has_not_is_refused_by_name(family, config, parts):
 
 
 def test_rope_theta_is_found_where_old_and_new_versions_write_it():
-    old = gpt.read_config(LLAMA | {"rope_theta": 500, "rope_scaling": None})
-    new = gpt.read_config(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
+    old = GPT_FILES.read_config(LLAMA | {"rope_theta": 500, "rope_scaling": None})
+    new = GPT_FILES.read_config(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
     assert old == new and new.rotary_base == 500.0
-    assert gpt.read_config(LLAMA).rotary_base == 10_000.0
+    assert GPT_FILES.read_config(LLAMA).rotary_base == 10_000.0
 
 
 BASE = BertConfig(vocab=9, layers=1, model_dim=6, hidden_dim=5, heads=3, head_dim=2, max_positions=7)
@@ -219,7 +219,7 @@ DECODER = GptConfig(
 )
 def test_what_transformers_has_not_is_refused_by_name(config, changes, parts):
     """PaLM's block, the 480B encoder, mean pooling: one line with everything that stands in the way."""
-    family: Any = bert if isinstance(config, BertConfig) else gpt
+    family: Any = BERT_FILES if isinstance(config, BertConfig) else GPT_FILES
     family.write_config(config)
     with pytest.raises(InterchangeError) as caught:
         family.write_config(dataclasses.replace(config, **changes))
@@ -229,6 +229,6 @@ def test_what_transformers_has_not_is_refused_by_name(config, changes, parts):
 @pytest.mark.parametrize("config", [BERT, GPT2, LLAMA], ids=lambda c: c["model_type"])
 def test_configs_go_there_and_back(config):
     """Ours, written and read again, is the same config."""
-    family: Any = bert if config is BERT else gpt
+    family: Any = BERT_FILES if config is BERT else GPT_FILES
     ours = family.read_config(config)
     assert family.read_config(json.loads(json.dumps(family.write_config(ours)))) == ours

@@ -14,7 +14,7 @@ from models.families import family_of
 from models.multimodal.config import MultimodalConfig
 from models.parts.decoding import follow
 from models.protocol import Context
-from models.sharding.params import describe, flatten, to_params, with_params
+from models.sharding.params import describe, to_params, with_params
 from tests.helpers.models import ALONE, model_of
 from trainers.plan import abstract_model, make_plan
 from trainers.weights import huggingface, init_from, source
@@ -149,10 +149,10 @@ def test_a_tower_starts_from_its_own_weights(tmp_path):
     made = to_params(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
     folder = tmp_path / "whisper"
     huggingface.write_folder(source.Arrays(whisper, made), folder)
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=f"audio_tower={folder}"))
+    e = e.with_finetune(init_from=f"audio_tower={folder}")
     said: list[str] = []
     state = init_from.new_state(make_plan(e, jax.devices()[:1]), None, said.append)
-    ours, theirs = flatten(state.params), flatten(made)
+    ours, theirs = state.params, made
     for theirs_name in ("front.conv1.filter", "encoder.dense.ffn.wi", "encoder_norm.scale"):
         assert_allclose(ours[f"audio_tower.{theirs_name}"], theirs[theirs_name], rtol=1e-6)
 

@@ -22,13 +22,13 @@ from models.parts.losses import per
 from models.parts.moe.config import MoeConfig
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import describe, flatten, to_params
+from models.sharding.params import describe, to_params
 from models.vit.config import VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
 from trainers.plan import abstract_model
 from trainers.programs import tables
-from trainers.weights import huggingface, open, source
+from trainers.weights import huggingface, load_any, source
 
 # Parameters without the head, and with it: "token" heads have 1,000 classes, "map" ones 29,593, mixtures 21,843.
 SIZES = {
@@ -310,7 +310,7 @@ def test_an_npz_file_is_read_by_its_shapes_alone(tmp_path):
     """All sizes come from the arrays; every parameter comes back."""
     ours = arrays_of(SQUARE)
     savez(tmp_path, augreg(SQUARE, ours))
-    read = open.open_weights(tmp_path / "vit.npz")
+    read = load_any.open_weights(tmp_path / "vit.npz")
     assert read.config == SQUARE and dict(read.shapes) == ours.shapes and read.stored == "float32"
     for name in ours.shapes:
         assert_array_equal(read.read(name, ()), ours.read(name))
@@ -332,7 +332,7 @@ def test_an_npz_file_that_is_no_vit_is_refused_in_one_line(tmp_path, change, mes
     change(arrays)
     savez(tmp_path, arrays)
     with pytest.raises(UserError, match=message) as error:
-        open.open_weights(tmp_path / "vit.npz")
+        load_any.open_weights(tmp_path / "vit.npz")
     assert "\n" not in str(error.value)
 
 
@@ -341,7 +341,7 @@ def test_a_damaged_npz_file_is_refused(tmp_path):
     content = (tmp_path / "vit.npz").read_bytes()
     (tmp_path / "vit.npz").write_bytes(content[: len(content) // 2])
     with pytest.raises(UserError, match=r"vit.npz is damaged: File is not a zip file"):
-        open.open_weights(tmp_path / "vit.npz")
+        load_any.open_weights(tmp_path / "vit.npz")
 
 
 def test_a_table_of_positions_is_interpolated():
@@ -381,11 +381,11 @@ def test_config_of_hugging_face_says_what_it_cannot_be(tmp_path):
 
 
 def test_the_family_reads_pictures_of_the_models_size():
-    e = open.foreign(dataclasses.replace(HF, height=32, width=48, channels=3))
+    e = load_any.foreign(dataclasses.replace(HF, height=32, width=48, channels=3))
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).default_experiment(HF) == "vit.b16"
-    assert flatten(to_params(abstract_model(e)))["position_table"].shape == (97, 16)
+    assert to_params(abstract_model(e))["position_table"].shape == (97, 16)
 
 
 @pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])

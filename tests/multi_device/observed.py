@@ -20,7 +20,6 @@ import numpy as np
 
 from data.reading import examples
 from data.task import Example
-from models.sharding.params import flatten
 from scripts import cli, train
 from trainers import state, trainer
 from trainers.checkpoints import manager
@@ -39,7 +38,7 @@ def pieces(p: Plan, of: state.State) -> Pieces:
 
     return {
         name: (x.shape, [(place(s, x.shape), np.asarray(s.data)) for s in x.addressable_shards])
-        for name, x in flatten(state.to_tree(in_model_order(p, of))).items()
+        for name, x in state.by_name(in_model_order(p, of)).items()
     }
 
 

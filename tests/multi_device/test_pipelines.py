@@ -19,7 +19,7 @@ from models.families import family_of
 from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
-from models.sharding.params import flatten, with_params
+from models.sharding.params import with_params
 from models.sharding.pipelines import one_f_one_b
 from scripts.layouts import EXPERIMENTS
 from tests.helpers.contexts import training
@@ -57,11 +57,11 @@ def test_weight_gradients_are_reduced_once_a_step(name):
     assert passed and all(c.times and c.times > 1 for c in passed)
 
 
-def interleaved(**train) -> Experiment:
+def interleaved(**finetune) -> Experiment:
     """Four layers on two stages: 0 and 2 on the first, 1 and 3 on the second. Adafactor has statistics of several shapes."""
     e = gpt(PIPES["pipeline_interleaved"](2, 2, 2))
     optimizer = Adafactor(schedule=Constant(value=0.01), min_factored=16)
-    return dataclasses.replace(e, optimizer=optimizer, train=dataclasses.replace(e.train, **train))
+    return dataclasses.replace(e, optimizer=optimizer).with_finetune(**finetune)
 
 
 def one_step(e: Experiment) -> tuple[Plan, state.State]:
@@ -84,34 +84,35 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     """What a run keeps stage by stage it stores, and evaluates, layer by layer: another layout goes on from it."""
     e = interleaved()
     p, after = one_step(e)
-    folder = Checkpoints(tmp_path, e.train)
+    folder = Checkpoints(tmp_path, e.train.checkpoint)
     folder.save(p, after, "data")
     folder.close()
 
     def restored(layout: Layout) -> tuple[Plan, state.State]:
         other = dataclasses.replace(e, layout=layout)
         q = make_plan(other, jax.devices()[: layout.devices])
-        found = Checkpoints(tmp_path, e.train).restore(q, "data")
+        found = Checkpoints(tmp_path, e.train.checkpoint).restore(q, "data")
         assert found is not None
         return q, found
 
-    def host(tree: Any) -> dict[str, Any]:
-        return flatten(jax.device_get(tree))
+    def host(of: state.State) -> dict[str, Any]:
+        return jax.device_get(state.by_name(of))
 
     same, other = restored(e.layout), restored(equality.ONE_DEVICE)
-    assert_equal(host(state.to_tree(same[1])), host(state.to_tree(after)))
-    want = host(state.to_tree(other[1]))
-    assert_equal(host(state.to_tree(in_model_order(p, after))), want)
-    assert_equal(host({"params": p.for_model(after.params)}), {k: v for k, v in want.items() if k.startswith("params.")})
-    for name, x in host({"params": after.params}).items():
-        order = [0, 2, 1, 3] if ".decoder." in name else slice(None)
-        assert_equal(x, want[name][order], err_msg=name)
+    assert_equal(host(same[1]), host(after))
+    want = host(other[1])
+    assert_equal(host(in_model_order(p, after)), want)
+    params = {k.removeprefix("params."): v for k, v in want.items() if k.startswith("params.")}
+    assert_equal(jax.device_get(p.for_model(after.params)), params)
+    for name, x in jax.device_get(after.params).items():
+        order = [0, 2, 1, 3] if name.startswith("decoder.") else slice(None)
+        assert_equal(x, params[name][order], err_msg=name)
 
 
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
-    """`train.freeze_layers` means the model's layers, not the first of the first stage."""
+    """`train.finetune.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
-    before, after = (flatten(in_model_order(p, s).params) for s in (fresh_state(p), after))
+    before, after = (in_model_order(p, s).params for s in (fresh_state(p), after))
     for name in (name for name in before if name.startswith("decoder.")):
         changed = jnp.any(before[name] != after[name], axis=tuple(range(1, before[name].ndim)))
         assert changed.tolist() == [False, False, True, True], name
@@ -161,8 +162,8 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     want, grads = jax.jit(jax.value_and_grad(lambda params: with_params(one.model, params).loss(batch, context).value))(on_one)
     loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
-    for name, g in flatten(grads).items():
-        assert_allclose(flatten(found)[name], g, rtol=1e-9, atol=1e-12, err_msg=name)
+    for name, g in grads.items():
+        assert_allclose(found[name], g, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 def piped(component: str, layers: str | None = "stage", **changes) -> Layout:

@@ -21,7 +21,7 @@ from scripts import cli
 from tests.helpers.compiling import CHEAP
 from tests.helpers.launched import LIMIT, Run, Starter
 from tests.helpers.runs import damage
-from trainers import trainer
+from trainers import runlog
 
 OBSERVED = "tests.multi_device.observed"
 ROUNDING = 1e-12  # relative, in float64; measured: 3e-16
@@ -43,7 +43,7 @@ GPT = [
     "8",
     "--train.eval_every",
     "2",
-    "--train.best",
+    "--train.checkpoint.best",
     "eval/cross_entropy",
 ]
 # One expert a device: tokens travel between the processes by all-to-all.
@@ -63,7 +63,7 @@ def whole(start: Starter, **processes: int) -> list[Run]:
     """GPT runs of these names side by side, to step 4, with checkpoints at 2 and 4, observed."""
     runs = [start(name, n, *GPT, "--train.steps", str(STEPS), through=OBSERVED) for name, n in processes.items()]
     for run in runs:
-        assert set(run.end()) == {trainer.DONE}, run.complained(0)
+        assert set(run.end()) == {runlog.DONE}, run.complained(0)
     return runs
 
 
@@ -94,7 +94,7 @@ def one_then_two(start, one, two) -> Run:
     shutil.rmtree(last)
     shutil.copytree(two.workdir / "checkpoints" / str(STEPS), last)
     damage(last / "state" / "ocdbt.process_1")
-    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.save_every", "0", through=OBSERVED)
+    run = start(folder.name, 2, *GPT, "--train.steps", "100000", "--train.checkpoint.every", "0", through=OBSERVED)
     run.wait_for("starting at step 2 from a checkpoint")
     run.processes[1].send_signal(signal.SIGTERM)
     run.end()
@@ -159,7 +159,7 @@ def test_only_the_first_process_writes(two):
     assert words <= {"Gloo", "Rank", "is", "connected", "to", "peer", "ranks", "Expected", "number", "of"}
     assert [int(n) for n in re.findall(r"^step (\d+)/4", two.said(0), re.MULTILINE)] == [1, 2, 3, 4]
     start, stop = two.events()
-    assert start["pid"] == stop["pid"] == two.processes[0].pid and stop["exit_code"] == trainer.DONE
+    assert start["pid"] == stop["pid"] == two.processes[0].pid and stop["exit_code"] == runlog.DONE
     assert len(list((two.workdir / "tensorboard").iterdir())) == 1
 
 
@@ -196,10 +196,10 @@ def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
 @pytest.mark.integration
 def test_sigterm_to_one_process_stops_both(one_then_two):
     """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
-    assert [p.returncode for p in one_then_two.processes] == [trainer.PREEMPTED] * 2, one_then_two.complained(1)
+    assert [p.returncode for p in one_then_two.processes] == [runlog.PREEMPTED] * 2, one_then_two.complained(1)
     stop = one_then_two.events()[-1]
     assert f"stopping at step {stop['step']} by a signal" in one_then_two.said(0)
-    assert stop["exit_code"] == trainer.PREEMPTED and one_then_two.checkpoints() == [2, stop["step"]]
+    assert stop["exit_code"] == runlog.PREEMPTED and one_then_two.checkpoints() == [2, stop["step"]]
     assert 3 <= stop["step"] == one_then_two.losses()[-1]["step"]
 
 
@@ -209,14 +209,14 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     """Routed to experts of both processes, the losses are those of one process to 1e-12; SIGINT to the first saves once and
     ends both with 75."""
     alone = start("experts_one", 1, *MOE, "--train.steps", "3")
-    run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.save_every", "0")
+    run = start("experts_two", 2, *MOE, "--train.steps", "100000", "--train.checkpoint.every", "0")
     run.wait_for("step 3/")
     run.processes[0].send_signal(signal.SIGINT)
-    assert run.end() == [trainer.PREEMPTED] * 2, run.complained(0)
-    assert alone.end() == [trainer.DONE], alone.complained(0)
+    assert run.end() == [runlog.PREEMPTED] * 2, run.complained(0)
+    assert alone.end() == [runlog.DONE], alone.complained(0)
     assert_losses_equal(run, alone, 3)
     stop = run.events()[-1]
-    assert stop["exit_code"] == trainer.PREEMPTED and run.checkpoints() == [stop["step"]]
+    assert stop["exit_code"] == runlog.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ def test_towers_over_two_processes(start):
     runs = []
     for name, n in (("towers_one", 1), ("towers_two", 2)):  # one after the other: three processes would compile on two cores
         runs.append(start(name, n, *TOWERS, "--train.steps", "3"))
-        assert set(runs[-1].end(3 * LIMIT)) == {trainer.DONE}, runs[-1].complained(0)
+        assert set(runs[-1].end(3 * LIMIT)) == {runlog.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
 
 
@@ -252,10 +252,10 @@ def test_a_mesh_of_another_size_than_all_devices_is_refused():
 def test_processes_with_other_settings_are_refused(start):
     """Where settings differ, every process names them before the first step; else they would train together, or hang at the
     first save of one of them."""
-    run = start("settings", 2, *GPT, "--train.steps", "4", "--train.seed", "{number}", "--train.save_every", "{number}")
+    run = start("settings", 2, *GPT, "--train.steps", "4", "--train.seed", "{number}", "--train.checkpoint.every", "{number}")
     assert_refused(
         run,
-        "the processes of this run differ: process 1 has train.save_every=1, process 0 has 0; "
+        "the processes of this run differ: process 1 has train.checkpoint.every=1, process 0 has 0; "
         "process 1 has train.seed=1, process 0 has 0",
     )
 

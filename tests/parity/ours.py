@@ -1,6 +1,5 @@
 """The zoo's side of the comparison with `transformers`: the same outputs, by the same names."""
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -24,10 +23,10 @@ from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, to_params, with_params
 from models.vit.config import VitConfig
-from trainers.evaluation.decoded import Decoder
-from trainers.evaluation.place import placed
+from trainers.inference.decoder import Decoder
+from trainers.inference.load import load
 from trainers.weights import source as weights
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_weights
 from trainers.weights.source import Weights
 
 WHERE = Component(Layout(name="one_device", mesh=(("all", 1),)))
@@ -91,10 +90,10 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
     rows, length = given["tokens"].shape
     places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     counted = np.maximum(np.cumsum(given["mask"], axis=1, dtype=np.int32) - 1, 0) if from_first else places
-    found = {"tokens": given["tokens"], "segments": given["mask"], "positions": counted, "slots": places}
+    results = {"tokens": given["tokens"], "segments": given["mask"], "positions": counted, "slots": places}
     if "types" in given:
-        found["types"] = given["types"]
-    return {k: jnp.asarray(v) for k, v in found.items()}
+        results["types"] = given["types"]
+    return {k: jnp.asarray(v) for k, v in results.items()}
 
 
 def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
@@ -108,25 +107,25 @@ def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 
 
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """What the model gives, by the names of `transformers`."""
+    """Returns the model's outputs, by the names of `transformers`."""
     config = source.config
     m, b = model(source), batch(given, from_first=bool(getattr(config, "first_position", 0)))
     if isinstance(config, EncoderDecoderConfig):
-        found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
+        results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         searches = (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
         for name, beams, eos in searches:
-            found[name] = _decoded(m, b, beams, eos)
+            results[name] = _decoded(m, b, beams, eos)
     elif isinstance(config, ConformerConfig):
         positions, name = given["mask"].shape[1], "logits" if config.vocab else "last_hidden_state"
-        found = {name: jax.jit(lambda m, b: _heard(m, b))(m, b)[:, :positions]}
+        results = {name: jax.jit(lambda m, b: _heard(m, b))(m, b)[:, :positions]}
     elif isinstance(config, VitConfig):
-        found = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
+        results = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
-        found = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
+        results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:
         assert isinstance(config, BertConfig)
-        found = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
-    return {k: np.asarray(v) for k, v in found.items()}
+        results = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
+    return {k: np.asarray(v) for k, v in results.items()}
 
 
 def _heard(m: Any, b: dict[str, jax.Array]) -> jax.Array:
@@ -150,27 +149,27 @@ def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array
 
 
 def translations(folder: Path) -> list[dict[str, Any]]:
-    """What `transformers` made of each text with a translator's folder."""
+    """Returns what `transformers` made of each text with a translator's folder."""
     return json.loads((folder / "translations.json").read_text("utf-8"))
 
 
 def mistranslated(folder: Path) -> list[tuple[Any, Any]]:
-    """What differs from a translator's translations.json: (ours, theirs) of ids, and of texts by greedy search and by beams."""
-    wanted, decoding, found = translations(folder), TranslationDecoding(folder), []
+    """Returns differences from a translator's translations.json, (ours, theirs): of ids, and of texts, greedily and by beams."""
+    wanted, decoding, pairs = translations(folder), TranslationDecoding(folder), []
     vocabulary, most, own = decoding.vocabularies, decoding.length, Multilingual(folder)
     sentences = [decoding.example(w["from"], w["text"], w["to"]) for w in wanted]
     for s, w in zip(sentences, wanted, strict=True):
-        found.append((vocabulary.source(s.lang, s.source, most), w["ids"]))
+        pairs.append((vocabulary.source(s.lang, s.source, most), w["ids"]))
         if not own.tag_last:  # in our targets, also of the first NLLB, the language comes first
-            found.append((own.target(s.to, s.source), w["labels"]))
-    e, weights = open_model(folder)
-    plan, params = placed(dataclasses.replace(e, execution=Execution()), weights)
+            pairs.append((own.target(s.to, s.source), w["labels"]))
+    weights = open_weights(folder)
+    served = load(weights, Execution())
     for name, beams, eos in (("greedy", 1, decoding.eos), ("beams", 3, 10_000)):
         decoding.eos = eos
         config = Translate(beams=beams, max_length=8, length_penalty=0.0, batch_size=5)
-        texts = Decoder(plan.model, config, decoding)(params, sentences)
-        found += [(text, decoding.decode(w[name])) for text, w in zip(texts, wanted, strict=True)]
-    return [(mine, theirs) for mine, theirs in found if mine != theirs]
+        texts = Decoder(served.model, config, decoding)(served.params, sentences)
+        pairs += [(text, decoding.decode(w[name])) for text, w in zip(texts, wanted, strict=True)]
+    return [(mine, theirs) for mine, theirs in pairs if mine != theirs]
 
 
 def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:

@@ -20,13 +20,7 @@ from pathlib import Path
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from cases import (  # pyright: ignore[reportMissingImports]
-    CASES,
-    SENTENCES,
-    TRANSLATED,
-    TRANSLATOR_SETTINGS,
-    TRANSLATORS,
-)
+from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
@@ -41,10 +35,10 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     picture = getattr(config, "encoder", config)
     if hasattr(picture, "patch_size"):
         shape = 2, picture.image_size, picture.image_size, picture.num_channels
-        found = {"images": rng.normal(size=shape).astype(np.float32), "mask": mask}
+        arrays = {"images": rng.normal(size=shape).astype(np.float32), "mask": mask}
         if picture is not config:
-            found["targets"] = rng.integers(2, config.decoder.vocab_size, (2, 11)).astype(np.int32)
-        return found
+            arrays["targets"] = rng.integers(2, config.decoder.vocab_size, (2, 11)).astype(np.int32)
+        return arrays
     if hasattr(config, "conv_stride"):  # without padding, which changes what their models hear
         samples = rng.normal(size=(2, 3531)).astype(np.float32)
         return {"samples": samples, "mask": np.ones((2, 10), np.int32)}
@@ -57,13 +51,13 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     tokens = rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask
     if "roberta" in config.model_type:  # its positions count what is not padding
         tokens = np.where(mask > 0, np.where(tokens == config.pad_token_id, 7, tokens), config.pad_token_id)
-    found = {"tokens": tokens.astype(np.int32), "mask": mask}
+    arrays = {"tokens": tokens.astype(np.int32), "mask": mask}
     if config.is_encoder_decoder:  # the second row has no target
         real = (np.arange(11) < np.array([[11], [0], [7]])).astype(np.int32)
-        found |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
+        arrays |= {"targets": rng.integers(2, config.vocab_size, real.shape).astype(np.int32) * real, "real": real}
     if types := getattr(config, "type_vocab_size", 0):
-        found["types"] = np.sort(rng.integers(0, types, mask.shape).astype(np.int32)) * mask
-    return found
+        arrays["types"] = np.sort(rng.integers(0, types, mask.shape).astype(np.int32)) * mask
+    return arrays
 
 
 def randomize(model, rng: np.random.Generator) -> None:
@@ -106,11 +100,11 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         out = model(input_ids=batch["tokens"], attention_mask=batch["mask"], **more)
     if "targets" in batch:
         return {"logits": out.logits.numpy()} | decoded(model, batch)
-    found = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
-    found.pop("pooler_output", None)
+    arrays = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
+    arrays.pop("pooler_output", None)
     if type(model).__name__ in BARE:
-        found["embedding"] = unit(found["last_hidden_state"], given["mask"])
-    return {k: np.ascontiguousarray(v) for k, v in found.items()}
+        arrays["embedding"] = unit(arrays["last_hidden_state"], given["mask"])
+    return {k: np.ascontiguousarray(v) for k, v in arrays.items()}
 
 
 def written(model, source: dict[str, torch.Tensor], targets: torch.Tensor) -> dict[str, np.ndarray]:
@@ -134,18 +128,18 @@ def start_id(model) -> int:
 
 
 def decoded(model, batch) -> dict[str, np.ndarray]:
-    """What an encoder-decoder says by itself, greedily and by beams; padding is no word.
+    """Returns what an encoder-decoder writes by itself, greedily and by beams; padding is no word.
 
     Beams have no end: what is cut at the last step competes here with what ended, and in the zoo comes after it.
     """
     settings = dict(input_ids=batch["tokens"], attention_mask=batch["mask"], max_new_tokens=8, do_sample=False)
     ends = dict(pad_token_id=0, decoder_start_token_id=start_id(model), length_penalty=0.0, suppress_tokens=[0])
-    found = {}
+    arrays = {}
     for name, beams, eos in (("greedy", 1, 1), ("beams", 3, 10_000)):
         with torch.no_grad():
             ids = model.generate(**settings, **ends, num_beams=beams, eos_token_id=eos)
-        found[name] = np.pad(ids.numpy()[:, 1:], ((0, 0), (0, 8 - ids.shape[1] + 1))).astype(np.int32)
-    return found
+        arrays[name] = np.pad(ids.numpy()[:, 1:], ((0, 0), (0, 8 - ids.shape[1] + 1))).astype(np.int32)
+    return arrays
 
 
 def unit(hidden: np.ndarray, mask: np.ndarray) -> np.ndarray:
@@ -191,8 +185,8 @@ def make(to: Path, names: list[str]) -> None:
 
 
 def defaults(to: Path, types: list[str]) -> None:
-    found = {name: transformers.AutoConfig.for_model(name).to_dict() for name in types}
-    to.write_text(json.dumps(found, indent=1, sort_keys=True, default=str) + "\n")
+    settings = {name: transformers.AutoConfig.for_model(name).to_dict() for name in types}
+    to.write_text(json.dumps(settings, indent=1, sort_keys=True, default=str) + "\n")
 
 
 def run(folder: Path, more: bool = False) -> None:
@@ -220,14 +214,14 @@ def hear(to: Path) -> None:
 
     rng, times = np.random.default_rng(0), np.arange(17_003) / 16_000
     sound = 0.3 * np.sin(2 * np.pi * 440 * times**2) + 0.01 * rng.normal(size=times.shape)
-    found = {"sound": sound.astype(np.float32)}
+    arrays = {"sound": sound.astype(np.float32)}
     for mels in (80, 128):
         extractor = transformers.WhisperFeatureExtractor(feature_size=mels)
-        frames = extractor._np_extract_fbank_features(found["sound"][None], "cpu")[0]
-        found[f"whisper{mels}"] = np.ascontiguousarray(frames.T).astype(np.float32)
+        frames = extractor._np_extract_fbank_features(arrays["sound"][None], "cpu")[0]
+        arrays[f"whisper{mels}"] = np.ascontiguousarray(frames.T).astype(np.float32)
     filters = mel_filter_bank(257, 80, 20, 8000, 16_000, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True)
     frames = spectrogram(
-        found["sound"] * 2**15,
+        arrays["sound"] * 2**15,
         window_function(400, "povey", periodic=False),
         400,
         160,
@@ -240,8 +234,8 @@ def hear(to: Path) -> None:
         mel_floor=1.1920929e-07,
         remove_dc_offset=True,
     )
-    found["kaldi80"] = np.ascontiguousarray(frames.T).astype(np.float32)
-    save_file(found, to)
+    arrays["kaldi80"] = np.ascontiguousarray(frames.T).astype(np.float32)
+    save_file(arrays, to)
 
 
 def translators(pieces: Path, to: Path) -> None:
@@ -273,7 +267,7 @@ def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
     tokenizer.src_lang, tokenizer.tgt_lang = source, target
     ids, labels = tokenizer(text)["input_ids"], tokenizer(text_target=text)["input_ids"]
     first = labels[-1] if getattr(tokenizer, "legacy_behaviour", False) else labels[0]
-    found = {"from": source, "to": target, "text": text, "ids": ids, "labels": labels}
+    row = {"from": source, "to": target, "text": text, "ids": ids, "labels": labels}
     for name, beams, eos in (("greedy", 1, 2), ("beams", 3, 10_000)):
         with torch.no_grad():
             out = model.generate(
@@ -286,8 +280,8 @@ def translation(model, tokenizer, text: str, source: str, target: str) -> dict:
                 length_penalty=0.0,
                 suppress_tokens=[0],
             )
-        found[name] = out[0, 1:].tolist()
-    return found
+        row[name] = out[0, 1:].tolist()
+    return row
 
 
 def greedily(logits_of, ids: list[int], tokens: int, ends: list[int], barred=lambda written: []) -> dict[str, np.ndarray]:
@@ -297,17 +291,17 @@ def greedily(logits_of, ids: list[int], tokens: int, ends: list[int], barred=lam
       logits_of: the model's logits [V] behind ids [1, S].
       barred: ids that may not follow so many.
     """
-    found = []
+    logits = []
     for written in range(tokens):
         with torch.no_grad():
             logits_V = logits_of(torch.tensor([ids])).float().numpy().copy()
-        found.append(logits_V)
+        logits.append(logits_V)
         allowed_V = logits_V.copy()
         allowed_V[barred(written)] = -np.inf
         ids = [*ids, int(allowed_V.argmax())]
         if ids[-1] in ends:
             break
-    return {"ids": np.array(ids, np.int32), "logits": np.stack(found)}
+    return {"ids": np.array(ids, np.int32), "logits": np.stack(logits)}
 
 
 def continue_(folder: Path) -> None:
@@ -326,7 +320,7 @@ def continue_(folder: Path) -> None:
 
 def texts(folder: Path) -> None:
     """Writes the ids of each text, and those that the model continues it with, up to where its own settings end it."""
-    tokenizer, model, found = transformers.AutoTokenizer.from_pretrained(folder), load(folder), []
+    tokenizer, model, rows = transformers.AutoTokenizer.from_pretrained(folder), load(folder), []
     for text in TEXTS:
         ids = tokenizer(text)["input_ids"]
         row = {"text": text, "ids": ids}
@@ -335,8 +329,8 @@ def texts(folder: Path) -> None:
             with torch.no_grad():
                 out = model.generate(given, attention_mask=torch.ones_like(given), max_new_tokens=TOKENS, do_sample=False)
             row["continued"] = out[0, len(ids) :].tolist()
-        found.append(row)
-    (folder / "texts.json").write_text(json.dumps(found) + "\n")
+        rows.append(row)
+    (folder / "texts.json").write_text(json.dumps(rows) + "\n")
 
 
 def transcribe(folder: Path) -> None:
@@ -347,10 +341,10 @@ def transcribe(folder: Path) -> None:
     for i in range(len(sounds)):
         frames = extractor(sounds[str(i)], sampling_rate=16_000, return_tensors="pt").input_features
         with torch.no_grad():
-            heard = model.model.encoder(frames)
+            encoded = model.model.encoder(frames)
 
-        def behind(ids, heard=heard):
-            return model(encoder_outputs=heard, decoder_input_ids=ids).logits[0, -1]
+        def behind(ids, encoded=encoded):
+            return model(encoder_outputs=encoded, decoder_input_ids=ids).logits[0, -1]
 
         def barred(written):
             return given["never"] + given["first"] if written == 0 else given["never"]

@@ -8,13 +8,13 @@ import jax
 import pytest
 
 from configs import registry
-from data.dialog.tools.toolset import Toolset
+from data.lamda.tools.toolset import Toolset
 from data.task import DataError
 from data.vocabularies import tokenizers
 from scripts import chat, cli
 from scripts.chat import Chat, Stream
 from tests.helpers.caches import write_text_cache
-from trainers.evaluation.respond import Candidate
+from trainers.inference.sample_and_rank import Candidate
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.source import Arrays
@@ -33,7 +33,7 @@ class Model:
 
 
 @pytest.fixture
-def said(capsys):
+def replies(capsys):
     """A function that gives lines to one conversation and returns what is printed."""
     conversation = Chat(Model(), Toolset())
 
@@ -45,35 +45,35 @@ def said(capsys):
     return take
 
 
-def test_a_conversation_grows_by_two_turns(said):
+def test_a_conversation_grows_by_two_turns(replies):
     """The model reads all turns before, its own included."""
-    assert said("Hello", "And?") == ["model: call 1 reads 1", "model: call 2 reads 3"]
+    assert replies("Hello", "And?") == ["model: call 1 reads 1", "model: call 2 reads 3"]
 
 
-def test_again_replaces_the_last_reply(said):
+def test_again_replaces_the_last_reply(replies):
     """The turn is the same, the model is called anew, and its first reply is forgotten."""
-    assert said("Hello", "/again", "And?") == [f"model: call {n} reads {m}" for n, m in ((1, 1), (2, 1), (3, 3))]
+    assert replies("Hello", "/again", "And?") == [f"model: call {n} reads {m}" for n, m in ((1, 1), (2, 1), (3, 3))]
 
 
-def test_candidates_are_shown_with_their_figures(said):
+def test_candidates_are_shown_with_their_figures(replies):
     """Every candidate has its score, log-probability and ratings, the best first."""
-    assert said("Hello", "/candidates")[1:] == [
+    assert replies("Hello", "/candidates")[1:] == [
         "  score 3.00  log p -2.50  sensible 0.75  call 1 reads 1",
         "  score 1.00  log p -2.50  sensible 0.75  worse",
     ]
 
 
-def test_tools_say_who_asked(said):
+def test_tools_say_who_asked(replies):
     """A calculation of the user is asked by the rule; a turn that asks nothing says so."""
-    assert said("What is 6*7?", "/tools")[1:] == ["  asked by the rule: 6*7", "    42"]
-    assert said("Fine.", "/tools")[1:] == ["  no tool was asked"]
-    assert said("What is a lark?", "/tools")[1:] == ["  asked by the rule: lark", "    no answer"]
+    assert replies("What is 6*7?", "/tools")[1:] == ["  asked by the rule: 6*7", "    42"]
+    assert replies("Fine.", "/tools")[1:] == ["  no tool was asked"]
+    assert replies("What is a lark?", "/tools")[1:] == ["  asked by the rule: lark", "    no answer"]
 
 
-def test_commands_are_checked(said):
+def test_commands_are_checked(replies):
     """An unknown command is answered with the nearest one, and one about a turn needs a turn."""
-    assert said("/tool") == ["no command '/tool'; did you mean '/tools'?"]
-    assert said("/again") == ["nothing was said yet"]
+    assert replies("/tool") == ["no command '/tool'; did you mean '/tools'?"]
+    assert replies("/again") == ["nothing was said yet"]
 
 
 def test_quit_ends_the_conversation():

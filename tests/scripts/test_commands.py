@@ -75,7 +75,7 @@ def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
 
 def test_every_option_says_what_it_is():
     """No argument of a command is without a line in --help; prepare_data lists what --from takes further."""
-    for path in sorted(Path(cli.__file__).parent.glob("*.py")):
+    for path in sorted(Path(cli.__file__).parent.glob("**/*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
                 assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
@@ -122,7 +122,7 @@ def test_bad_values_are_refused(arguments, parts):
 
 
 @pytest.mark.parametrize("address", ["s3://runs/mine", "file:///runs/mine", "GS://runs/mine", "gs:/runs/mine"])
-@pytest.mark.parametrize("option", ["--train.checkpoints", "--workdir"])
+@pytest.mark.parametrize("option", ["--train.checkpoint.folder", "--workdir"])
 def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path, monkeypatch):
     """Before anything is made: neither the run's folder nor a tree "s3:/runs/mine" below this one."""
     monkeypatch.chdir(tmp_path)
@@ -130,9 +130,9 @@ def test_an_address_that_cannot_be_written_is_refused(option, address, tmp_path,
     monkeypatch.setattr(sys, "argv", ["train", "gpt.quickstart", "--tiny", *itertools.chain(*arguments.items())])
     with pytest.raises(UserError) as caught:
         train_script.main()
-    said = str(caught.value)
-    assert option.lstrip("-") in said and repr(address) in said and "path" in said
-    assert ("gs://BUCKET/FOLDER" in said) == (option == "--train.checkpoints")
+    message = str(caught.value)
+    assert option.lstrip("-") in message and repr(address) in message and "path" in message
+    assert ("gs://BUCKET/FOLDER" in message) == (option == "--train.checkpoint.folder")
     assert not list(tmp_path.iterdir())
 
 
@@ -160,10 +160,10 @@ def test_show_lists_the_experiments():
 @pytest.mark.integration
 def test_show_prints_a_giant_without_arrays():
     """The 600B model: totals, components and every tensor's shape, names, spec and bytes on one of 2048 chips."""
-    found = json.loads(command("scripts.show", "gshard_m4.moe_2048e_36l", "--json").stdout)
-    assert {"experiment", "parameters", "components", "tensors"} <= found.keys()
-    assert found["parameters"] == 619_399_180_288 == sum(found["components"].values())
-    wi = next(t for t in found["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
+    result = json.loads(command("scripts.show", "gshard_m4.moe_2048e_36l", "--json").stdout)
+    assert {"experiment", "parameters", "components", "tensors"} <= result.keys()
+    assert result["parameters"] == 619_399_180_288 == sum(result["components"].values())
+    wi = next(t for t in result["tensors"] if t["name"] == "encoder.sparse.ffn.wi")
     assert wi["shape"] == [9, 2048, 1024, 8192] and wi["spec"] == "(-, data*expert, -, -)"
     assert wi["bytes_per_device"] == 9 * 1024 * 8192 * 4  # one expert a chip
 
@@ -180,10 +180,10 @@ def test_a_description_begins_at_the_margin():
 def test_show_counts_collectives():
     """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")
-    found = json.loads(done.stdout)["collectives"]
-    exchanges = [row for row in found["rows"] if row["kind"] == "all-to-all"]
+    result = json.loads(done.stdout)["collectives"]
+    exchanges = [row for row in result["rows"] if row["kind"] == "all-to-all"]
     assert {row["component"]: row["count"] for row in exchanges} == {"encoder": 6, "decoder": 6}
-    assert all(row["axes"] == ["expert"] for row in exchanges) and found["expert_gathers"] == 0
+    assert all(row["axes"] == ["expert"] for row in exchanges) and result["expert_gathers"] == 0
 
 
 @pytest.mark.integration
@@ -209,7 +209,7 @@ def test_every_command_of_the_readme_exists():
     named = {
         (page, module)
         for page in [root / "README.md", *(root / "docs").glob("*.md")]
-        for module in re.findall(r"python -m (scripts\.\w+)", page.read_text())
+        for module in re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text())
     }
     assert len(named) > 8
     for page, module in named:

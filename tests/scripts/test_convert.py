@@ -11,11 +11,10 @@ from safetensors.numpy import load_file
 
 from models.interchange import InterchangeError
 from models.parts.heads_config import Classification
-from models.sharding.params import nest
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.live import FIXTURES
-from trainers.weights import open, release
+from trainers.weights import load_any, release
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
@@ -51,9 +50,9 @@ def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys
     source, middle, back = FIXTURES / name, tmp_path / "release", tmp_path / "back"
     assert run(monkeypatch, capsys, "from-hf", source, "--to", middle) == str(middle)
     release.verify(middle)
-    found = release.Release(middle)
-    assert found.config == HuggingFace(source).config
-    assert found.experiment.train.init_from == "" and not found.experiment.data.cache
+    result = release.Release(middle)
+    assert result.config == HuggingFace(source).config
+    assert result.experiment.train.finetune.init_from == "" and not result.experiment.data.cache
     run(monkeypatch, capsys, "to-hf", middle, "--to", back, "--max-shard-gb", "1")
     want, got = (load_file(folder / "model.safetensors") for folder in (source, back))
     unread = UNREAD.get(name, ())
@@ -67,7 +66,7 @@ def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     run(monkeypatch, capsys, "from-hf", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
     expected = load_file(FIXTURES / "llama/expected.safetensors")
     given = {k: expected[k] for k in ("tokens", "mask")}
-    a, b = (ours.outputs(open.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
+    a, b = (ours.outputs(load_any.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
     assert_array_equal(a["logits"], b["logits"])
     layout = json.loads((tmp_path / "r" / release.EXPERIMENT).read_text())["layout"]
     assert layout["name"] == "data_parallel" and [size for _, size in layout["mesh"]] == [4, 2]
@@ -93,7 +92,7 @@ def test_a_release_is_written_whole(tmp_path):
     """Weights that lack the head are named and not written: a release is a model, not a part of one."""
     source = HuggingFace(FIXTURES / "bert")
     headless = weights.Arrays(source.config, {k: np.asarray(source.read(k)) for k in source.shapes})
-    e = open.foreign(dataclasses.replace(source.config, head=Classification(labels=3)))
+    e = load_any.foreign(dataclasses.replace(source.config, head=Classification(labels=3)))
     with pytest.raises(InterchangeError, match=r"lack what the model needs: head\.bias is missing, expected \[3\]"):
         release.write_weights(headless, e, tmp_path / "new", "some folder")
     assert not (tmp_path / "new").exists()
@@ -105,12 +104,12 @@ def test_a_release_with_numbers_that_are_none_is_refused(tmp_path):
     arrays = {name: np.array(source.read(name)) for name in source.shapes}
     arrays["final_norm.scale"][5] = np.nan
     folder = release.write_weights(
-        weights.Arrays(source.config, nest(arrays)), open.foreign(source.config), tmp_path / "r", "some run"
+        weights.Arrays(source.config, arrays), load_any.foreign(source.config), tmp_path / "r", "some run"
     )
-    found = release.Release(folder)
-    assert_array_equal(found.read("embedding.table"), arrays["embedding.table"])
+    result = release.Release(folder)
+    assert_array_equal(result.read("embedding.table"), arrays["embedding.table"])
     with pytest.raises(InterchangeError, match=r"r/model\.safetensors: final_norm\.scale holds NaN or infinite numbers$"):
-        found.read("final_norm.scale")
+        result.read("final_norm.scale")
 
 
 def test_released_weights_are_named_as_elsewhere(tmp_path, monkeypatch, capsys):
@@ -121,5 +120,5 @@ def test_released_weights_are_named_as_elsewhere(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     monkeypatch.chdir(tmp_path)
     run(monkeypatch, capsys, "to-hf", "whisper_base", "--to", tmp_path / "hf")
-    want, found = (load_file(at / "model.safetensors") for at in (folder, tmp_path / "hf"))
-    assert want.keys() == found.keys()
+    want, result = (load_file(at / "model.safetensors") for at in (folder, tmp_path / "hf"))
+    assert want.keys() == result.keys()

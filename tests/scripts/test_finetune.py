@@ -13,14 +13,14 @@ from numpy.testing import assert_allclose
 from configs import registry
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
-from models.sharding.params import flatten
 from scripts import cli, convert, evaluate, generate, prepare_data, train
 from tests.helpers.chats import END, conversations, write_vocabulary
+from tests.helpers.runs import with_train
 from trainers import trainer
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, peft
-from trainers.weights.open import open_model, open_weights
+from trainers.weights.load_any import open_model, open_weights
 from trainers.weights.source import Arrays
 
 pytestmark = pytest.mark.integration
@@ -47,7 +47,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     e = registry.tiny(registry.load("chat.smollm2_lora"))
     model = dataclasses.replace(e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0)  # unlike the experiment's
-    e = dataclasses.replace(e, model=model, train=dataclasses.replace(e.train, lora=type(e.train.lora)(), init_from=""))
+    e = with_train(dataclasses.replace(e, model=model), finetune={"lora": type(e.train.finetune.lora)(), "init_from": ""})
     plan = make_plan(e, jax.devices()[:1])
     start = tmp_path / "start"
     huggingface.write_folder(Arrays(model, fresh_state(plan).params, write_vocabulary(tmp_path / "vocabulary")), start)
@@ -55,13 +55,13 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     talks.write_text("".join(json.dumps(c) + "\n" for c in conversations(80, 0)))
     run, adapter, merged = (tmp_path / name for name in ("run", "adapter", "merged"))
 
-    said = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
-    assert said == 0
+    code = prepare_data.main(["talks", "--from", str(talks), "--vocabulary", str(start), "--length", "64"])
+    assert code == 0
     command(
         train,
         "chat.smollm2_lora",
         "--model-from-weights",
-        "--train.init-from",
+        "--train.finetune.init-from",
         start,
         "--data.cache",
         "talks",
@@ -69,7 +69,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
         64,
         "--data.batch-size",
         4,
-        "--train.lora.targets",
+        "--train.finetune.lora.targets",
         "all-linear",
         "--train.steps",
         12,
@@ -91,7 +91,7 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     assert command(generate, "--checkpoint", merged, "--chat", "--tokens", 8, "the cat").strip() != "the cat"
 
     _, _, stored, _ = checkpoint.read_stored(run)
-    want = flatten(checkpoint.read_params(run)[2])
+    want = checkpoint.read_params(run)[2]
     before, after, again = open_weights(start), open_weights(merged), open_weights(adapter)
     assert isinstance(again, peft.Peft) and before.config == after.config
     for name, x in want.items():

@@ -11,8 +11,9 @@ from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
 from data.grids.config import Forecasts
 from models.sharding.layouts import ONE_DEVICE
-from scripts import bench_halo, bench_nowcast, forecast
 from scripts import evaluate as evaluate_script
+from scripts import forecast
+from scripts.lab import halo, nowcast
 from tests.helpers.grids import write_grid_cache
 from tests.helpers.runs import run
 from trainers import metrics, trainer
@@ -64,7 +65,7 @@ def e() -> Experiment:
 
 
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
-    """What a command prints."""
+    """Returns the output of a command."""
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
     capsys.readouterr()
     assert not script.main()
@@ -89,10 +90,10 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
     test = scored("--split", "test")
     assert test["examples"] == 8 and test["lead_4/brier_1"] != pytest.approx(logged["eval/lead_4/brier_1"], rel=1e-3)
     page = tmp_path / "page.html"
-    told = json.loads(command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--to", page, "--json"))
-    assert [f["minutes"] for f in told["forecasts"]] == [5, 10, 15, 20]
+    printed = json.loads(command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--to", page, "--json"))
+    assert [f["minutes"] for f in printed["forecasts"]] == [5, 10, 15, 20]
     text = page.read_text()
-    assert text.count("<img") == 1 and told["time"] in text
+    assert text.count("<img") == 1 and printed["time"] in text
     with pytest.raises(Exception, match="--time 2020-01-01T00:10: no window of test ends there; the nearest is 2020-01-01T09:00"):
         command(forecast, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--time", "2020-01-01T00:10")
 
@@ -100,20 +101,20 @@ def test_from_training_to_a_page(e, tmp_path, monkeypatch, capsys):
 def test_baselines_are_scored_on_the_same_points(e, monkeypatch, capsys):
     """Showers that move a column a step are forecast by a translation; both tables have every lead time and threshold."""
     monkeypatch.setattr(registry, "load", lambda name: e)
-    told = json.loads(command(bench_nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
-    scores = told["scores"]
+    printed = json.loads(command(nowcast, monkeypatch, capsys, "metnet2.quickstart", "--split", "test", "--json"))
+    scores = printed["scores"]
     assert set(scores["translation"]) == {
         f"lead_{n}/{k}" for n in (1, 4) for k in ("csi_0.2", "csi_1", "csi_2", "csi_4", "csi_8", "crps")
     }
     assert scores["translation"]["lead_1/csi_0.2"] > 0.8 > scores["persistence"]["lead_1/csi_0.2"]
-    table = command(bench_nowcast, monkeypatch, capsys, "metnet2.quickstart")
+    table = command(nowcast, monkeypatch, capsys, "metnet2.quickstart")
     assert "20 min" in table and "motion" in table
 
 
 def test_what_a_convolution_sends_is_printed(monkeypatch, capsys):
     """At a dilation of many shards ours sends less than the plain one, which gathers; at 1 both exchange with neighbours."""
     small = ("--grids", "8x1", "--size", 32, "--channels", 2, "--dilations", "1,16")
-    rows = json.loads(command(bench_halo, monkeypatch, capsys, *small, "--json"))["rows"]
+    rows = json.loads(command(halo, monkeypatch, capsys, *small, "--json"))["rows"]
     assert rows[1]["ours"]["mib"] < rows[1]["plain"]["mib"] and "all-gather" in rows[1]["plain"]["collectives"]
     assert {tuple(row["ours"]["collectives"]) for row in rows} == {("collective-permute",)}
-    assert "8x1" in command(bench_halo, monkeypatch, capsys, *small)
+    assert "8x1" in command(halo, monkeypatch, capsys, *small)

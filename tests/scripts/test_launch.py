@@ -1,4 +1,4 @@
-"""What scripts.launch writes for each engine, and what it refuses before anything is submitted."""
+"""The scripts that scripts.launch writes for each engine, and what it refuses before anything is submitted."""
 
 import copy
 import dataclasses
@@ -16,7 +16,7 @@ from models.errors import UserError
 from models.sharding.layout import LayoutError
 from scripts import cli, launch
 from scripts.launching import gke, job, slurm, tpu_vm
-from trainers import trainer
+from trainers import runlog
 
 SCHEMAS = Path(sys.prefix) / "launch"  # make setup DEVICE=launch
 
@@ -68,7 +68,7 @@ def test_a_mesh_that_does_not_lie_on_the_torus_is_refused():
 
 def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code():
     """The command differs in the interpreter alone; 75 is in no list of final codes; the plan's options are named."""
-    assert trainer.PREEMPTED not in job.FINAL
+    assert runlog.PREEMPTED not in job.FINAL
     cloud = asked("gpt.gspmd_1t", "v4:8x16x16")
     shared = asked("gpt.gspmd_1t", "v4:8x16x16", "/mnt/bucket/runs/mine")
     command = "-m scripts.train gpt.gspmd_1t --workdir /mnt/bucket/runs/mine --distributed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import slurm
-from trainers import metrics, trainer
+from trainers import metrics, runlog
 from trainers.monitoring import history
 
 pytestmark = [
@@ -28,7 +28,7 @@ RUN = [
     "cpu:2x1",
     "--train.steps",
     STEPS,
-    "--train.save_every",
+    "--train.checkpoint.every",
     "20",
     "--train.log_every",
     "5",
@@ -111,7 +111,7 @@ def test_a_preempted_run_whose_node_then_dies_ends_as_one_that_was_left_alone(cl
     cut.wait_for_a_save()
     cluster.run("scancel", "--signal=TERM", cut.number)
     cut.start_again()
-    assert f"exit code {trainer.PREEMPTED}, restart 0" in cut.output
+    assert f"exit code {runlog.PREEMPTED}, restart 0" in cut.output
     cut.wait_for_a_save()
     cluster.kill_node(slurm.NODES[1])
     slurm.wait_until("the job's return to the queue", lambda: cut.state == "PENDING")
@@ -119,7 +119,7 @@ def test_a_preempted_run_whose_node_then_dies_ends_as_one_that_was_left_alone(cl
     cut.start_again()
     assert "exit code 0, restart 2" in cut.end()
     preempted, killed, last = cut.codes()
-    assert (preempted, last) == (trainer.PREEMPTED, trainer.DONE) and killed != trainer.DONE
+    assert (preempted, last) == (runlog.PREEMPTED, runlog.DONE) and killed != runlog.DONE
     assert cut.losses() == whole.losses() and len(whole.losses()) == int(STEPS) // 5
     assert cut.checksums() == whole.checksums()
     preempted, killed, last = history.read(cut.workdir).starts
@@ -132,7 +132,7 @@ def test_what_would_end_the_same_way_is_not_started_again(cluster, tmp_path):
     run = Submitted(cluster, tmp_path / "run", ("--restarts", "0"))
     run.wait_for_a_save()
     cluster.run("scancel", "--signal=TERM", run.number)
-    assert f"exit code {trainer.PREEMPTED}, restart 0" in run.end() and run.state == "FAILED"
+    assert f"exit code {runlog.PREEMPTED}, restart 0" in run.end() and run.state == "FAILED"
     other = Submitted(cluster, tmp_path / "run", ("--train.seed", "1"))
     output = other.end()
     assert "exit code 2, restart 0" in output and "seed" in output and other.state == "FAILED"
@@ -146,7 +146,7 @@ def test_slurm_accepts_the_script(cluster, tmp_path, experiment, layout, topolog
     """`sbatch --test-only` finds nodes for it."""
     arguments = [experiment, "--layout", layout, "--topology", topology, "--workdir", str(tmp_path / "run")]
     script = launch(cluster, *arguments, "--dry-run")
-    found = cluster.run("sbatch", "--test-only", input=script)
+    result = cluster.run("sbatch", "--test-only", input=script)
     tasks = 4 if topology.startswith("gpu") else 2
-    assert f"using {tasks} processors on nodes {','.join(slurm.NODES)}" in found
+    assert f"using {tasks} processors on nodes {','.join(slurm.NODES)}" in result
     assert not (tmp_path / "run").exists()

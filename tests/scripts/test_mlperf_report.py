@@ -18,9 +18,9 @@ def write(tmp_path, monkeypatch):
     now = [0.0]
     monkeypatch.setattr(mllog, "_current_time_ms", lambda: int(1000 * now[0]))
     e = registry.load("gshard_m4.quickstart")
-    of = mlperf_rules.benchmark(e, 20.0)
-    values = mlperf_rules.settings(e, of) | {
-        "submission_benchmark": of.name,
+    names = mlperf_rules.benchmark(e, 20.0)
+    values = mlperf_rules.settings(e, names) | {
+        "submission_benchmark": names.name,
         "submission_division": "open",
         "submission_org": "us",
         "experiment": e.name,
@@ -32,7 +32,7 @@ def write(tmp_path, monkeypatch):
 
     def attempts(*lasting: float | None, **changes) -> Path:
         for seconds in lasting:
-            with mlperf_log.Attempt(of, e.data.batch_size, mlperf_log.new_log(tmp_path)) as attempt:
+            with mlperf_log.Attempt(names, e.data.batch_size, mlperf_log.new_log(tmp_path)) as attempt:
                 attempt.describe(now[0], values | changes)
                 attempt.start()
                 for score in (10.0, 25.0 if seconds else 15.0):
@@ -40,7 +40,7 @@ def write(tmp_path, monkeypatch):
                     attempt.step += 4
                     attempt.stats(2.0, (seconds or 100) / 8)
                     attempt.eval_start()
-                    attempt.eval_stop({of.metric: score}, more=score == 10)
+                    attempt.eval_stop({names.metric: score}, more=score == 10)
         return tmp_path
 
     return attempts
@@ -57,10 +57,10 @@ def test_the_score_drops_the_fastest_and_the_slowest(write, monkeypatch, capsys,
     picture = tmp_path / "curves.png"
     code, text = said(write(50.0, 10.0, 30.0, 20.0), monkeypatch, capsys, "--plot", str(picture))
     assert code == 0 and "score: 25.00 s to the target" in text and text.count("passes") == 4
-    found = mlperf_report.attempts(tmp_path)
-    assert [a.seconds for a in found] == [50.0, 10.0, 30.0, 20.0]
-    assert found[1].throughput == pytest.approx(32 * 8 / 10)
-    assert found[0].scores == [(25 / 60, 128, 10.0), (50 / 60, 256, 25.0)]
+    result = mlperf_report.attempts(tmp_path)
+    assert [a.seconds for a in result] == [50.0, 10.0, 30.0, 20.0]
+    assert result[1].throughput == pytest.approx(32 * 8 / 10)
+    assert result[0].scores == [(25 / 60, 128, 10.0), (50 / 60, 256, 25.0)]
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 

@@ -12,11 +12,13 @@ from configs import registry
 from configs.optimizers import AdamW, Constant
 from models.errors import UserError
 from models.sharding.layouts import ONE_DEVICE
-from scripts import bench_capacity, report_pictures
+from scripts import report
+from scripts.lab import capacity
+from scripts.reports import pictures
 from tests.helpers.pictures import write_picture_cache
 from tests.helpers.runs import run
 from trainers import trainer
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 
 pytestmark = pytest.mark.integration
 
@@ -57,18 +59,22 @@ def here(data, monkeypatch):
 
 @pytest.mark.slow
 def test_the_page_has_all_pictures(workdir):
-    """Curves, mistakes, confusion and attention, with the accuracy in the title; nothing is loaded from elsewhere."""
-    page = report_pictures.write(workdir, *open_model(workdir)).read_text()
-    titles = ("Loss and accuracy", "gets wrong", "takes for what", "Where it looks")
-    assert page.count("<img") == 4 and all(title in page for title in titles)
-    assert "vit.moe_quickstart" in page and "of 12 right" in page and "http" not in page.replace("http://www.w3.org", "")
+    """Curves, mistakes with the accuracy, confusion and attention; nothing is loaded from elsewhere."""
+    page = report.write(workdir, open_model(workdir)).read_text()
+    titles = ("Loss", "Scores", "Expert load", "Surest mistakes", "Confusion", "Where it looks")
+    assert page.count("<img") == 8 and all(f"<h2>{title}" in page for title in titles)
+    assert (
+        "vit.moe_quickstart" in page
+        and "of 12 pictures of test right" in page
+        and "http" not in page.replace("http://www.w3.org", "")
+    )
 
 
 def test_mistakes_are_shown():
     """Each with both classes; places that are left over are empty."""
     figure = Figure()
-    wrong = [(np.eye(4)[..., None], "ant", "bee", 0.9), (np.ones((4, 4, 1)), "bee", "ant", 0.8)]
-    assert report_pictures.mistakes(figure, wrong).startswith("2 pictures")
+    wrong = [pictures.Mistake(np.eye(4)[..., None], "ant", "bee", 0.9), pictures.Mistake(np.ones((4, 4, 1)), "bee", "ant", 0.8)]
+    assert pictures.mistakes(figure, wrong).startswith("2 pictures")
     shown = [axes for axes in figure.axes if axes.images]
     assert [axes.get_title() for axes in shown] == ["ant,\nnot bee: 90%", "bee,\nnot ant: 80%"]
 
@@ -77,12 +83,12 @@ def test_mistakes_are_shown():
 def test_capacity_is_what_decides(workdir, capsys):
     """Enough slots give the scores of a slot for every choice, in either order; one slot an expert gives others."""
     arguments = ["--checkpoint", str(workdir), "--factors", "0.01,8", "--score", "eval/cross_entropy"]
-    assert bench_capacity.main([*arguments, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    few, enough = found["rows"]
+    assert capacity.main([*arguments, "--json"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    few, enough = result["rows"]
     for order in ("batch_priority", "first_come"):
-        assert enough[order] == pytest.approx(found["dropless"], rel=1e-5)
-        assert abs(few[order] - found["dropless"]) > 1e-4
+        assert enough[order] == pytest.approx(result["dropless"], rel=1e-5)
+        assert abs(few[order] - result["dropless"]) > 1e-4
     assert few["batch_priority"] != few["first_come"]
     with pytest.raises(UserError, match=r"--score eval/acuracy.*eval/accuracy"):
-        bench_capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])
+        capacity.main(["--checkpoint", str(workdir), "--factors", "8", "--score", "eval/acuracy"])

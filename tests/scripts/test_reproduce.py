@@ -84,7 +84,7 @@ def test_only_printed_figures_are_the_same():
 
 
 def test_a_number_of_a_script_is_derived():
-    """What a source prints is a text; a number in its place was computed from it."""
+    """A printed figure is a text; a number in its place was computed from it."""
 
     @reproduction("a paper, Table 1", "printed", "derived", unit="things")
     def table():

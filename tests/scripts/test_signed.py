@@ -12,15 +12,15 @@ import pytest
 
 from configs import registry
 from models.sharding.params import describe
-from scripts import bench_nowcast
+from scripts.lab import nowcast
 from tests.helpers.signatures import keys
 from trainers.plan import abstract_model
-from trainers.weights import huggingface, init_from, open, peft, release, signing, tensor_files
+from trainers.weights import huggingface, init_from, load_any, peft, release, signing, tensor_files
 from trainers.weights.source import Arrays
 
 E = registry.tiny(registry.load("chat.smollm2_dpo"))
 OPENING = {
-    "bench_capacity": ("--checkpoint", "{}"),
+    "lab.capacity": ("--checkpoint", "{}"),
     "chat": ("--checkpoint", "{}"),
     "classify": ("--checkpoint", "{}", "a text"),
     "convert": ("to-hf", "{}", "--to", "{}.new"),
@@ -31,6 +31,7 @@ OPENING = {
     "evaluate": ("--checkpoint", "{}"),
     "forecast": ("--checkpoint", "{}"),
     "generate": ("--checkpoint", "{}", "a text"),
+    "report": ("{}", "--outputs"),
     "release": ("{}", "--to", "{}.new"),
     "transcribe": ("--checkpoint", "{}", "a.wav"),
     "translate": ("--checkpoint", "{}", "--from", "de", "ein Text"),
@@ -90,7 +91,7 @@ def changed(request, signed, tmp_path, monkeypatch) -> Path:
     for file in folder.iterdir():
         (copied / file.name).write_bytes(file.read_bytes())
     monkeypatch.setenv(release.KEY, str(public))
-    assert isinstance(open.open_model(copied)[1], release.Release)
+    assert isinstance(load_any.open_model(copied)[1], release.Release)
     request.param(copied)
     return copied
 
@@ -113,30 +114,31 @@ def test_what_was_added_to_a_signed_release_is_refused_by_every_command(command,
 
 
 def test_a_start_of_training_is_refused_as_well(changed):
-    """Whether its weights are read, or only its sizes; so are a report's page and baselines, which open it in the same way."""
-    e = dataclasses.replace(E, train=dataclasses.replace(E.train, init_from=str(changed)))
+    """The weights and the mere sizes are refused alike; so is a baseline's comparison, which opens them in the same way."""
+    e = E.with_finetune(init_from=str(changed))
     with pytest.raises(release.ReleaseError):
         init_from.model_of(e)
-    for opening in (open.open_weights, open.open_model, lambda path: bench_nowcast.model_scores(path, "test", 0)):
+    for opening in (load_any.open_weights, load_any.open_model, lambda path: nowcast.model_scores(path, "test", 0)):
         with pytest.raises(release.ReleaseError):
             opening(changed)
 
 
 def test_no_command_opens_weights_by_another_way():
-    """Commands get weights from trainers/weights/open.py, and from a run's own folder where they continue or publish it."""
+    """Commands get weights from trainers/weights/load_any.py, and from a run's own folder where they continue or publish it."""
     here = Path(__file__).parents[2]
     texts = {str(file.relative_to(here)): file.read_text() for file in here.glob("[dst]*/**/*.py")}
     ways = r"(?<!class )\b(HuggingFace|Gguf|Bare|Peft|Release|read_params|read_stored)\("
     using = {name for name, text in texts.items() if not name.startswith("tests") and re.search(ways, text)}
     assert using == {
-        "scripts/bench_faults.py",
+        "scripts/lab/faults.py",
         "scripts/convert.py",
-        "scripts/fuzz/readers.py",
+        "scripts/lab/fuzz/readers.py",
         "trainers/checkpoints/checkpoint.py",
-        "trainers/weights/open.py",
+        "trainers/weights/load_any.py",
         "trainers/weights/release.py",
     }
-    through = r"\bcli\.opened\(|\bopen\.open_\w+\(|weights\.open import"
-    opening = {name for name, text in texts.items() if re.match(r"scripts/\w+\.py", name) and re.search(through, text)}
-    others = {"scripts/bench_nowcast.py", "scripts/pages.py", "scripts/quickstart.py"}  # tested above, and its own run
-    assert opening == {f"scripts/{command.split()[0]}.py" for command in OPENING} - {"scripts/release.py"} | others
+    through = r"\bcli\.opened\(|\bload_any\.open_\w+\(|weights\.load_any import"
+    opening = {name for name, text in texts.items() if re.match(r"scripts/(lab/)?\w+\.py", name) and re.search(through, text)}
+    others = {"scripts/cli.py", "scripts/lab/nowcast.py", "scripts/quickstart.py"}  # cli.opened itself, tested above, its own run
+    commands = {command.split()[0].replace(".", "/") for command in OPENING} - {"release"}
+    assert opening == {f"scripts/{command}.py" for command in commands} | others

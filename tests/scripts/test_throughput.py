@@ -43,19 +43,19 @@ def test_two_processes_report_once_without_tensorflow():
         for n in (0, 1)
     ]
     try:
-        said = [process.communicate(timeout=180) for process in processes]
+        outputs = [process.communicate(timeout=180) for process in processes]
     finally:
         for process in processes:
             process.kill()
-    assert [process.returncode for process in processes] == [0, 0], said
-    assert "{" not in said[1][0]
-    found = json.loads(said[0][0][said[0][0].index("{\n") :])
-    assert found["processes"] == found["devices"] == 2 and found["tokens"] == 16 * 16 and found["steps"] == 2
-    assert found["tokens_per_s_per_chip"] == pytest.approx(found["tokens_per_s"] / 2) and found["peak_flops"] > 0
+    assert [process.returncode for process in processes] == [0, 0], outputs
+    assert "{" not in outputs[1][0]
+    result = json.loads(outputs[0][0][outputs[0][0].index("{\n") :])
+    assert result["processes"] == result["devices"] == 2 and result["tokens"] == 16 * 16 and result["steps"] == 2
+    assert result["tokens_per_s_per_chip"] == pytest.approx(result["tokens_per_s"] / 2) and result["peak_flops"] > 0
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["--steps", "0"], "--steps 0: at least 1 must be counted"),
         (["--steps", "few"], "argument --steps: invalid int value: 'few'"),
@@ -67,10 +67,10 @@ def test_two_processes_report_once_without_tensorflow():
         (["--compare", "bert.quickstart", "--model.buckts", "2"], "no field or option --model.buckts"),
     ],
 )
-def test_bad_arguments_are_refused(monkeypatch, tmp_path, arguments, said):
+def test_bad_arguments_are_refused(monkeypatch, tmp_path, arguments, message):
     """The line names the option, its value and what would do; nothing is compiled or written."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", ["throughput", "gpt.quickstart", "--synthetic", *arguments])
-    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+    with pytest.raises(ConfigError, match=re.escape(message)) as caught:
         throughput.main()
     assert len(str(caught.value).splitlines()) == 1 and not list(tmp_path.iterdir())

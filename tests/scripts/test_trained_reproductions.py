@@ -1,4 +1,4 @@
-"""What trained reproductions share: arms over seeds, runs that resume or are found finished, error bars and verdicts."""
+"""Helpers of trained reproductions: arms over seeds, runs that resume or are found finished, error bars and verdicts."""
 
 import math
 import os
@@ -23,14 +23,14 @@ def run_of(tmp_path, *curve: tuple[int, float]) -> training.Run:
 
 def test_a_mean_has_the_standard_error_of_its_sample():
     """1, 2 and 3 have mean 2 and a standard deviation of 1, so that the error is 1 / sqrt 3; one value has none."""
-    found = training.mean([1.0, 2.0, 3.0])
-    assert found.value == 2 and found.error == pytest.approx(1 / math.sqrt(3)) and found.freedom == 2
-    assert str(found) == "2 +- 0.58" and str(training.mean([4.0])) == "4"
+    result = training.mean([1.0, 2.0, 3.0])
+    assert result.value == 2 and result.error == pytest.approx(1 / math.sqrt(3)) and result.freedom == 2
+    assert str(result) == "2 +- 0.58" and str(training.mean([4.0])) == "4"
 
 
 def test_differences_are_taken_seed_by_seed():
-    """What all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds are. A figure that no
-    seed changes is taken from each."""
+    """A difference that all arms of a seed share cancels: 1 apart at every seed is 1 +- 0, however far apart the seeds
+    are. A figure that no seed changes is taken from each."""
     assert training.differences([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == [1.0, 1.0, 1.0]
     assert training.less([11.0, 21.0, 31.0], [10.0, 20.0, 30.0]) == training.Mean(1.0, 0.0, 2)
     assert training.less([1.0, 3.0], 2) == training.Mean(0.0, 1.0, 1)
@@ -48,7 +48,7 @@ def test_a_shorter_experiment_ends_with_its_schedule():
     e: Any = registry.load("gpt.quickstart")
     short: Any = training.shortened(e, 40, "--train.log_every=5", evaluations=4)
     assert (short.train.steps, short.optimizer.schedule.steps, short.optimizer.schedule.warmup) == (40, 40, 4)
-    assert (short.train.eval_every, short.train.save_every, short.train.log_every) == (10, 20, 5)
+    assert (short.train.eval_every, short.train.checkpoint.every, short.train.log_every) == (10, 20, 5)
     as_it_is: Any = training.shortened(e, 80, warm=False)
     assert as_it_is.optimizer.schedule.warmup == e.optimizer.schedule.warmup and as_it_is.train.eval_every == 0
 
@@ -140,7 +140,7 @@ class Logged(dict):
 
 @pytest.mark.parametrize("name", [name for name, entry in entries().items() if entry.kind == "trained"])
 def test_a_page_has_the_rows_that_its_script_makes(name, tmp_path, monkeypatch):
-    """Of made-up runs a script makes the rows that its page has, one for one, in the classes that it names: a page whose training
+    """A script makes of made-up runs the rows that its page has, one for one, in the classes that it names: a page whose training
     took an hour cannot fall behind its script unnoticed."""
 
     def train(folder, arms, seeds=training.SEEDS):

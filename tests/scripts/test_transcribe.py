@@ -3,19 +3,26 @@
 import dataclasses
 import json
 import sys
+from types import SimpleNamespace
+from typing import Any, cast
 
 import jax
 import numpy as np
 import pytest
 
 from configs import registry
+from data.config import Decode
+from data.speech import sound
 from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
+from models.execution import Execution
 from models.families import family_of
 from models.sharding.params import to_params
 from scripts import cli, transcribe
 from tests.helpers.models import ALONE
 from tests.helpers.sounds import bad_sounds, tone, wav, write_whisper_vocabulary
-from trainers.weights import huggingface
+from trainers.inference.load import load
+from trainers.inference.transcription import UtteranceDecoder
+from trainers.weights import huggingface, load_any
 from trainers.weights.source import Arrays
 
 
@@ -49,17 +56,38 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
     common = "--checkpoint", folder / "whisper", "--format", "json"
     assert run(monkeypatch, *files, *common) == 1
     out, err = capsys.readouterr()
-    found = [json.loads(line) for line in out.splitlines()]
-    assert [f["file"] for f in found] == [str(folder / "a.wav"), str(folder / "b.wav")]
-    precision, *told, counted = err.splitlines()
+    result = [json.loads(line) for line in out.splitlines()]
+    assert [f["file"] for f in result] == [str(folder / "a.wav"), str(folder / "b.wav")]
+    precision, *printed, counted = err.splitlines()
     assert precision == "computed in float32; the weights are stored as float32"
-    assert len(told) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
+    assert len(printed) == len(bad) and f"2 of {len(files)} files; {len(bad)} could not be read" in counted
     for name, (_, why) in bad.items():
-        (line,) = [line for line in told if line.startswith(f"error: {folder / name}: ")]
+        (line,) = [line for line in printed if line.startswith(f"error: {folder / name}: ")]
         assert why in line
-    assert np.isclose(found[1]["seconds"], 1.5, atol=0.01) and found[0]["language"] in ("en", "cs", "de", "")
+    assert np.isclose(result[1]["seconds"], 1.5, atol=0.01) and result[0]["language"] in ("en", "cs", "de", "")
     assert run(monkeypatch, folder / "a.wav", *common[:2], "--format", "srt", "--language", "cs", "--out", tmp_path / "out") == 0
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
+
+
+def test_an_evaluation_scores_what_the_command_writes(folder, monkeypatch, capsys):
+    """Held-out utterances of known language and task have the texts that the command writes for their files, also those that are
+    longer than a window; other vocabularies, and models that hear no windows, are decoded otherwise."""
+    weights = load_any.open_weights(folder / "whisper")
+    served, vocabulary = load(weights, Execution()), open_vocabulary(folder / "vocabulary")
+
+    def samples(example: Any) -> np.ndarray:
+        return sound.read((folder / example.name).read_bytes())
+
+    held_out: Any = SimpleNamespace(vocabulary=vocabulary, samples=samples)
+    assert UtteranceDecoder.suits(served.model, held_out)
+    assert not UtteranceDecoder.suits(served.model, cast(Any, SimpleNamespace(vocabulary=None, samples=samples)))
+    decoder = UtteranceDecoder(served.model, Decode(beams=1, max_length=224, length_penalty=0.0, batch_size=2), held_out)
+    for task, options in (("transcribe", ()), ("translate", ("--translate",))):
+        examples = [SimpleNamespace(name=name, language="cs", task=task) for name in ("a.wav", "b.wav")]
+        texts = decoder(served.params, examples)
+        files = [folder / example.name for example in examples]
+        assert run(monkeypatch, *files, "--checkpoint", folder / "whisper", "--language", "cs", *options, "--json") == 0
+        assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == texts and all(texts)
 
 
 def test_the_precision_can_be_chosen(folder, monkeypatch, capsys):
@@ -108,6 +136,5 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(folder, monkeypatch, tmp_p
 
 
 def _params(source: huggingface.HuggingFace) -> dict:
-    from models.sharding.params import nest
 
-    return nest({name: np.asarray(source.read(name)) for name in source.shapes})
+    return {name: np.asarray(source.read(name)) for name in source.shapes}

@@ -14,7 +14,7 @@ from tests.helpers.caches import write_translation_cache
 from tests.parity import ours
 from tests.parity.cases import ODD_TEXT, TRANSLATORS
 from tests.parity.live import FIXTURES
-from trainers.weights import open as opening
+from trainers.weights import load_any
 
 
 @pytest.mark.parametrize("name", TRANSLATORS)
@@ -43,9 +43,9 @@ def test_a_folder_translates_by_short_codes(monkeypatch, capsys):
 def test_a_model_that_is_scored_by_its_loss_translates(monkeypatch, capsys):
     """Its experiment says nothing of a search, so that the usual one is made."""
     folder = FIXTURES / "translator_nllb"
-    e, weights = opening.open_model(folder)
+    e, weights = load_any.open_model(folder)
     scored = dataclasses.replace(e, eval=HeldOut())
-    monkeypatch.setattr(opening, "open_model", lambda *of: (scored, weights))
+    monkeypatch.setattr(load_any, "open_model", lambda *choices: (scored, weights))
     arguments = ("--checkpoint", folder, "--from", "en", "--to", "de", "--beams", 2, ODD_TEXT)
     assert len(run(monkeypatch, capsys, *arguments).splitlines()) == 1
 

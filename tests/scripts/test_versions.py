@@ -1,4 +1,4 @@
-"""Which Python and which JAX the zoo takes, and how it says so."""
+"""The versions of Python and JAX that the zoo takes, and how it says so."""
 
 import importlib.metadata
 import subprocess
@@ -21,7 +21,7 @@ RANGE = "than requirements.lock has packages for (3.11 to 3.13): name one of the
 
 
 @pytest.mark.parametrize(
-    ("version", "said"),
+    ("version", "message"),
     [
         ((3, 10), f"error: Python 3.10 is older {RANGE}.11"),
         ((3, 11), ""),
@@ -29,9 +29,9 @@ RANGE = "than requirements.lock has packages for (3.11 to 3.13): name one of the
         ((3, 14), f"error: Python 3.14 is newer {RANGE}.13"),
     ],
 )
-def test_a_python_without_packages_is_refused_in_one_line(version, said):
+def test_a_python_without_packages_is_refused_in_one_line(version, message):
     """The line names the version, those that can be, and what to type."""
-    assert versions.python_refusal(version) == said
+    assert versions.python_refusal(version) == message
 
 
 @pytest.mark.parametrize(("installed", "known"), [("0.10.2", True), ("0.12.1", True), ("0.11.0", False), ("0.13.0", False)])

@@ -1,6 +1,6 @@
 """Experiments of the toy family."""
 
-from configs.experiment import Experiment, Train
+from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import Constant, Sgd
 from data.images.config import Augmentation, ImageData
 from models.sharding.layouts import data_parallel
@@ -17,7 +17,7 @@ def conv() -> Experiment:
         layout=data_parallel(1, 1),
         data=ToyGrids(),
         optimizer=Sgd(schedule=Constant(value=0.05), momentum=0.9),
-        train=Train(steps=6, log_every=1, save_every=2),
+        train=Train(steps=6, log_every=1, checkpoint=Checkpointing(every=2)),
     )
 
 
@@ -31,5 +31,5 @@ def linear() -> Experiment:
             batch_size=16, height=8, width=8, eval_crop=1.0, augmentation=Augmentation(crop="padded", pad=1, mixup=0.2)
         ),
         optimizer=Sgd(schedule=Constant(value=0.1), momentum=0.9),
-        train=Train(steps=20, log_every=1, save_every=10),
+        train=Train(steps=20, log_every=1, checkpoint=Checkpointing(every=10)),
     )

@@ -27,7 +27,7 @@ from scripts import show as show_script
 from scripts import throughput as throughput_script
 from tests import toy
 from tests.helpers import libtpu
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
 from trainers import metrics, step, trainer
@@ -158,7 +158,7 @@ def test_it_is_scored_released_and_reopened(e, tmp_path, monkeypatch, capsys):
         for kind in ("run", "release")
     ]
     assert scored[0] == scored[1] and scored[0]["skill"] == pytest.approx(logged[-1]["eval/skill"], rel=1e-5)
-    started = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=str(tmp_path / "release"), steps=1))
+    started = with_train(e, finetune={"init_from": str(tmp_path / "release")}, steps=1)
     run(started, tmp_path / "again")
     assert losses(tmp_path / "again")[0] < losses(tmp_path / "run")[0]
 

@@ -15,32 +15,31 @@ from configs.registry import ConfigError
 from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
-from models.sharding.params import flatten, nest, with_params
-from tests.helpers.runs import run
+from models.sharding.params import with_params
+from tests.helpers.runs import run, with_train
 from trainers import adapt, plan, step
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
-from trainers.weights import open
+from trainers.weights import load_any
 
 pytestmark = pytest.mark.integration
 
 
-def tiny(**train) -> Experiment:
-    e = registry.tiny(registry.load("gpt.quickstart"))
-    return dataclasses.replace(e, train=dataclasses.replace(e.train, **train))
+def tiny(**finetune) -> Experiment:
+    return registry.tiny(registry.load("gpt.quickstart")).with_finetune(**finetune)
 
 
 def trained(e: Experiment, steps: int = 2, devices: int = 1):
     """(plan, parameters before, parameters after) so many steps, by name."""
     p = make_plan(e, jax.devices()[:devices])
     current = fresh_state(p)
-    before = flatten(jax.device_get(current.params))
+    before = jax.device_get(current.params)
     batches = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())
     take = step.train_step(p)
     for at in range(steps):
         current, _ = take(current, batches(at))
     batches.close()
-    return p, before, flatten(jax.device_get(current.params))
+    return p, before, jax.device_get(current.params)
 
 
 @pytest.mark.parametrize("lora", [Lora(), Lora(rank=2), Lora(rank=2, base="nf4"), Lora(rank=2, base="int8")])
@@ -79,7 +78,7 @@ def test_a_head_may_learn_faster():
     e = dataclasses.replace(e, optimizer=Sgd(schedule=Constant(value=0.01)))
     moved = []
     for factor in (1.0, 10.0):
-        of = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from="", head_rate=factor))
+        of = e.with_finetune(init_from="", head_rate=factor)
         _, before, after = trained(of, steps=1)
         moved.append({name: after[name] - x for name, x in before.items()})
     for name, step_taken in moved[0].items():
@@ -118,7 +117,7 @@ def test_merged_matrices_are_the_sum():
     q, o = rng.normal(size=(3, 6, 2, 4)), rng.normal(size=(3, 2, 4, 6))
     qa, qb = rng.normal(size=(3, 6, 5)), rng.normal(size=(3, 5, 2, 4))
     oa, ob = rng.normal(size=(3, 2, 4, 5)), rng.normal(size=(3, 5, 6))
-    params = {"q": q, "o": o, "lora": {"q": {"a": qa, "b": qb}, "o": {"a": oa, "b": ob}}}
+    params = {"q": q, "o": o, "lora.q.a": qa, "lora.q.b": qb, "lora.o.a": oa, "lora.o.b": ob}
     merged = adapt.merged(params, Lora(rank=5, alpha=10.0))
     assert merged.keys() == {"q", "o"}
     assert_allclose(merged["q"], q + 2 * np.einsum("lmr,lrnd->lmnd", qa, qb))
@@ -128,20 +127,20 @@ def test_merged_matrices_are_the_sum():
 @pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     """A stopped and resumed run with adapters ends like an uninterrupted one; opened, it is a plain model, the same."""
-    e = tiny(lora=Lora(rank=2), steps=4, save_every=2)
+    e = with_train(tiny(lora=Lora(rank=2)), steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
-    found, weights = open.open_model(tmp_path / "whole")
-    assert found.train.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
+    found, weights = load_any.open_model(tmp_path / "whole")
+    assert found.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
-    effective = p.for_model(nest(after))
+    effective = p.for_model(after)
     batch = Batches(open_source(e.data, e.model), e.data, p.batch_shardings())(0)
     a = with_params(p.model, effective)(batch)
-    b = with_params(p.model, nest({name: weights.read(name, ()) for name in weights.shapes}))(batch)
+    b = with_params(p.model, {name: weights.read(name, ()) for name in weights.shapes})(batch)
     assert_allclose(a, b, rtol=0, atol=1e-5)
 
 

@@ -23,14 +23,14 @@ from models.parts.heads_config import Classification
 from models.sharding.layout import LayoutError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from tests.helpers.wordpiece import train_wordpiece
 from trainers import metrics
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
-from trainers.evaluation.generation import Generate, Generator
+from trainers.inference.generation import Generate, Generator
 from trainers.plan import fresh_state, make_plan
-from trainers.weights import huggingface, open, release
+from trainers.weights import huggingface, load_any, release
 
 pytestmark = pytest.mark.integration
 
@@ -61,12 +61,13 @@ def experiment(name: str, cache: str) -> Experiment:
     e = registry.tiny(registry.load(name))
     plain = dict(dropout=0.0, label_smoothing=0.0)  # no folder of theirs keeps these
     model = dataclasses.replace(e.model, vocab=320, head_dim=4, **plain)
-    return dataclasses.replace(
-        e,
-        model=model,
-        data=dataclasses.replace(e.data, cache=cache, length=LENGTH),
-        eval=HeldOut(split="test", batch_size=8),
-        train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""),
+    return with_train(
+        dataclasses.replace(
+            e, model=model, data=dataclasses.replace(e.data, cache=cache, length=LENGTH), eval=HeldOut(split="test", batch_size=8)
+        ),
+        steps=4,
+        checkpoint={"every": 2},
+        finetune={"init_from": ""},
     )
 
 
@@ -90,7 +91,7 @@ def of(kind: str) -> Experiment:
 def test_families_train_and_resume_alike(name, tmp_path):
     """On random tokens a run in two parts ends with the bits of one in a single part, whatever the family."""
     e = registry.tiny(registry.load(name))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2, init_from=""))
+    e = with_train(e, steps=4, checkpoint={"every": 2}, finetune={"init_from": ""})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0
@@ -106,10 +107,10 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
     assert run(e, tmp_path / "run") == 0
     last = [line for line in metrics.read(tmp_path / "run") if "eval/cross_entropy" in line][-1]
     release.write(tmp_path / "run", tmp_path / "release")
-    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(load_any.open_model(tmp_path / "run")[1], tmp_path / "hf")
     monkeypatch.setattr(registry, "load", lambda name, load=registry.load: e if name == "toy" else load(name))
     for path in ("run", "release", "hf"):
-        found, weights = open.open_model(tmp_path / path, like="toy")
+        found, weights = load_any.open_model(tmp_path / path, like="toy")
         keeps_class = (kind, path) == ("causal", "hf")  # a decoder remembers as which class its folder was written
         assert found.model == (dataclasses.replace(e.model, dialect="llama") if keeps_class else e.model)
         # A foreign folder is computed as it is stored, which is not always how the run was computed.
@@ -156,7 +157,7 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     cats = [votes.count("cat") / 5 for votes in elected]
     assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
     assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}
-    huggingface.write_folder(open.open_model(tmp_path / "run")[1], tmp_path / "hf")
+    huggingface.write_folder(load_any.open_model(tmp_path / "run")[1], tmp_path / "hf")
     (named,) = classify(tmp_path / "hf", "a cat")
     assert named.split()[1] in {"LABEL_0", "LABEL_1"}  # what config.json says where nobody named them
     config = json.loads((tmp_path / "hf/config.json").read_text())

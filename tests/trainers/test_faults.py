@@ -15,7 +15,7 @@ import pytest
 
 from models.errors import exit_code
 from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
-from trainers import metrics, runlog, trainer
+from trainers import metrics, runlog
 from trainers.checkpoints import checkpoint
 from trainers.state import State
 
@@ -36,9 +36,9 @@ def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(sm
         return state, metrics
 
     changed_steps(monkeypatch, poisoned)
-    e = with_train(small, steps=40, log_every=1, save_every=2, keep=2, max_nonfinite=5)
+    e = with_train(small, steps=40, log_every=1, checkpoint={"every": 2, "keep": 2}, faults={"max_nonfinite": 5})
     for _ in range(2):
-        assert run(e, tmp_path) == trainer.DIVERGED
+        assert run(e, tmp_path) == runlog.DIVERGED
         assert kept(tmp_path) == [2, 4] and metrics.read(tmp_path)[-1]["step"] == 10
         assert "step 6: not saved, since every step after 4 was skipped" in capsys.readouterr().out
 
@@ -49,7 +49,7 @@ def test_divergence_leaves_sound_checkpoints_and_the_next_start_its_allowance(sm
 @pytest.mark.integration
 def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp_path, monkeypatch, capsys):
     """Saves at steps 2 and 4 fail: each is named, training goes on, step 6 is saved and no number changes. Where all fail, the
-    run ends after one more than `train.save_failures`, with a line and a code of its own, and goes on later."""
+    run ends after one more than `train.checkpoint.max_failures`, with a line and a code of its own, and goes on later."""
     real, attempts = checkpoint.Manager.save, []
     broken = {1, 2}
 
@@ -59,10 +59,10 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
             raise OSError(errno.ENOSPC, "No space left on device")
         return real(self, step, *args, **kwargs)
 
-    e = with_train(small, steps=6, log_every=1, save_every=2, keep=10)
-    assert run(e, tmp_path / "sound") == trainer.DONE
+    e = with_train(small, steps=6, log_every=1, checkpoint={"every": 2, "keep": 10})
+    assert run(e, tmp_path / "sound") == runlog.DONE
     monkeypatch.setattr(checkpoint.Manager, "save", save)
-    assert run(with_train(e, save_failures=2), tmp_path / "delayed") == trainer.DONE
+    assert run(with_train(e, checkpoint={"max_failures": 2}), tmp_path / "delayed") == runlog.DONE
     said = capsys.readouterr().out
     assert "checkpoint 2 could not be saved" in said and "No space left on device); training goes on" in said
     assert attempts == [2, 4, 6] and kept(tmp_path / "delayed") == [6]
@@ -71,10 +71,10 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
     attempts.clear()
     broken = set(range(2, 100))
     with pytest.raises(runlog.StoreError, match=r"checkpoint 6 could not be saved .*; 2 in a row were not written"):
-        run(with_train(e, save_failures=1), tmp_path / "full")
+        run(with_train(e, checkpoint={"max_failures": 1}), tmp_path / "full")
     assert kept(tmp_path / "full") == [2] and events(tmp_path / "full", "stop")[0]["exit_code"] == runlog.UNSAVED
     broken = set()
-    assert run(e, tmp_path / "full") == trainer.DONE
+    assert run(e, tmp_path / "full") == runlog.DONE
     assert curve(tmp_path / "full") == curve(tmp_path / "sound")
 
 
@@ -83,8 +83,8 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
 def test_a_disk_that_is_full_ends_the_run_and_a_free_one_lets_it_go_on(small, tmp_path, monkeypatch, name):
     """A log cannot be written from step 4 on: the run ends there with its code, also in its record.
     The same command then gives what a run gives that was never stopped."""
-    e = with_train(small, steps=6, log_every=1, save_every=3)
-    assert run(e, tmp_path / "sound") == trainer.DONE
+    e = with_train(small, steps=6, log_every=1, checkpoint={"every": 3})
+    assert run(e, tmp_path / "sound") == runlog.DONE
 
     def full(call: int, state: State, metrics: Any) -> Any:
         if call == 4:
@@ -96,7 +96,7 @@ def test_a_disk_that_is_full_ends_the_run_and_a_free_one_lets_it_go_on(small, tm
         with pytest.raises(runlog.StoreError, match=rf"{name}.* cannot be written: No space left on device"):
             run(e, tmp_path / "full")
     assert kept(tmp_path / "full") == [3] and events(tmp_path / "full", "stop")[0]["exit_code"] == runlog.UNSAVED
-    assert run(e, tmp_path / "full") == trainer.DONE
+    assert run(e, tmp_path / "full") == runlog.DONE
     assert curve(tmp_path / "full") == curve(tmp_path / "sound")
 
 
@@ -114,7 +114,7 @@ def test_a_save_under_way_that_fails_as_the_run_ends_is_one_line(small, tmp_path
         raise ValueError("RESOURCE_EXHAUSTED: No space left on device")
 
     changed_steps(monkeypatch, full)
-    e = with_train(small, steps=6, log_every=1, save_every=0)
+    e = with_train(small, steps=6, log_every=1, checkpoint={"every": 0})
     with pytest.raises(runlog.StoreError, match=r"the last save failed .*RESOURCE_EXHAUSTED"):
         run(e, tmp_path)
     assert events(tmp_path, "stop")[0]["exit_code"] == runlog.UNSAVED

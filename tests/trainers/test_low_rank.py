@@ -17,30 +17,33 @@ from models.parts.layers import project
 from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import flatten, nest, with_params
-from tests.helpers.runs import run
+from models.sharding.params import with_params
+from tests.helpers.runs import run, with_train
 from trainers import adapt
 from trainers.checkpoints import checkpoint
 from trainers.plan import Plan, fresh_state, make_plan
 from trainers.step import compile_step, gradients
-from trainers.weights import open
+from trainers.weights import load_any
 
 pytestmark = pytest.mark.integration
 
 
 def tiny(name: str, lora: Lora, layers: int = 2, **model) -> Experiment:
     e = registry.tiny(registry.load(name))
-    return dataclasses.replace(
-        e,
-        execution=dataclasses.replace(e.execution, dtype="float32"),
-        model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
-        train=dataclasses.replace(e.train, lora=lora, init_from="", clip_norm=0.0),
+    return with_train(
+        dataclasses.replace(
+            e,
+            execution=dataclasses.replace(e.execution, dtype="float32"),
+            model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
+        ),
+        finetune={"lora": lora, "init_from": ""},
+        clip_norm=0.0,
     )
 
 
 def with_adapters(plan: Plan) -> dict[str, jax.Array]:
     """Returns fresh parameters whose adapters are not zero."""
-    flat, rng = flatten(fresh_state(plan).params), np.random.default_rng(0)
+    flat, rng = fresh_state(plan).params, np.random.default_rng(0)
     return {
         name: jnp.asarray(rng.normal(0, 0.05, x.shape), x.dtype) if name.startswith(adapt.PREFIX) else x
         for name, x in flat.items()
@@ -52,11 +55,11 @@ def merged_gradients(plan: Plan, params: dict, batch: dict) -> tuple[dict, jax.A
     trained, frozen = plan.split_trained(params)
 
     def loss(trained):
-        whole = plan.with_adapters(nest(flatten(trained) | flatten(frozen)))
+        whole = plan.with_adapters(trained | frozen)
         return with_params(plan.model, whole).loss(batch, Context.evaluation()).value
 
     value, grads = jax.jit(jax.value_and_grad(loss))(trained)
-    return flatten(grads), value
+    return grads, value
 
 
 CASES = {
@@ -73,14 +76,14 @@ def test_adapters_in_the_layer_equal_the_sum(case):
     name, lora, layers = CASES[case]
     e = tiny(name, lora, layers)
     plan = make_plan(e, jax.devices()[:1])
-    params = nest(with_adapters(plan))
+    params = with_adapters(plan)
     batch = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())(0)
     context = Context(None, jnp.int32(0), training=False)
     grads, loss = jax.jit(lambda params, batch: gradients(plan, params, batch, context))(params, batch)
     want, value = merged_gradients(plan, params, batch)
     assert_allclose(float(loss.value), float(value), rtol=1e-5)
-    assert flatten(grads).keys() == want.keys()
-    for name, grad in flatten(grads).items():
+    assert grads.keys() == want.keys()
+    for name, grad in grads.items():
         assert np.any(grad != 0), name
         assert_allclose(grad, want[name], rtol=2e-3, atol=2e-6, err_msg=name)
     if case == "expert":
@@ -91,18 +94,18 @@ def test_adapters_in_the_layer_equal_the_sum(case):
 def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
     """Stopped and resumed it ends like an uninterrupted one; its frozen values keep their bits; opened, it is a plain model."""
     e = tiny("gpt.smollm2_135m", Lora(rank=2, base="nf4"))
-    e = dataclasses.replace(e, train=dataclasses.replace(e.train, steps=4, save_every=2))
+    e = with_train(e, steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0
-    whole, parts = (flatten(checkpoint.read_stored(tmp_path / name)[2]) for name in ("whole", "parts"))
-    before = flatten(jax.device_get(fresh_state(make_plan(e, jax.devices()[:1])).params))
+    whole, parts = (checkpoint.read_stored(tmp_path / name)[2] for name in ("whole", "parts"))
+    before = jax.device_get(fresh_state(make_plan(e, jax.devices()[:1])).params)
     codes = {name for name in whole if name.endswith(adapt.VALUES)}
     assert len(codes) == 7 and all(whole[name].dtype == np.uint8 for name in codes)
     for name, x in whole.items():
         assert_array_equal(x, parts[name])
         assert np.any(x != before[name]) == name.startswith(adapt.PREFIX), name
-    _, weights = open.open_model(tmp_path / "whole")
+    _, weights = load_any.open_model(tmp_path / "whole")
     assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any("values" in name for name in weights.shapes)
     assert weights.read("decoder.attention.q", ()).dtype == np.float32
 

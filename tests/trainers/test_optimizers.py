@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from configs.experiment import Finetuning
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
 from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
@@ -62,11 +63,11 @@ def test_a_parameter_may_move_by_a_fixed_step(float64):
     """It has no state, and its gradient, however large, does not count in the norm to which others are clipped; of two layers
     the lower is frozen."""
     w = info("w", (4, 6), ("embed", "mlp"))
-    bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), moved=0.5)
+    bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), sign_step=0.5)
     params = {"w": jnp.ones((4, 6)), "bias": jnp.ones((2, 3))}
     grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
-    both = optimizers.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, clip_norm=1.0, freeze_layers=1)
-    alone = optimizers.make(AdamW(schedule=RATE), {"w": w}, clip_norm=1.0, freeze_layers=1)
+    both = optimizers.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))
+    alone = optimizers.make(AdamW(schedule=RATE), {"w": w}, 1.0, Finetuning(freeze_layers=1))
     found, state = both.update(grads, both.init(params), params)
     want, same = alone.update({"w": grads["w"]}, alone.init({"w": params["w"]}), {"w": params["w"]})
     steps = {"bias": jnp.array([[0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]])}

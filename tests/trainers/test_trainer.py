@@ -20,11 +20,10 @@ from numpy.testing import assert_array_equal
 from data import paths
 from models.errors import UserError
 from models.gpt.layouts import LAYOUTS
-from models.sharding.params import flatten, nest
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from tests.helpers.runs import curve, damage, kept, run, with_train
-from trainers import metrics, trainer
+from trainers import metrics, runlog
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
@@ -42,7 +41,7 @@ def whole_run(tmp_path_factory) -> Path:
 
     folder = tmp_path_factory.mktemp("whole")
     e = registry.tiny(registry.load("gpt.quickstart"))
-    assert run(with_train(e, steps=6, keep=10), folder) == trainer.DONE
+    assert run(with_train(e, steps=6, checkpoint={"keep": 10}), folder) == runlog.DONE
     return folder
 
 
@@ -61,8 +60,8 @@ def test_a_run_logs_what_happened(whole_run):
 
 def test_resuming_equals_not_stopping(whole_run, small, tmp_path):
     """Four steps, then the same command for six: every logged number and every weight has the same bits."""
-    assert run(with_train(small, steps=4, keep=10), tmp_path) == trainer.DONE
-    assert run(with_train(small, steps=6, keep=10), tmp_path) == trainer.DONE
+    assert run(with_train(small, steps=4, checkpoint={"keep": 10}), tmp_path) == runlog.DONE
+    assert run(with_train(small, steps=6, checkpoint={"keep": 10}), tmp_path) == runlog.DONE
     assert curve(tmp_path) == curve(whole_run)
     a, b = (checkpoint.read_params(f, 6)[2] for f in (tmp_path, whole_run))
     jax.tree.map(assert_array_equal, a, b)
@@ -74,7 +73,7 @@ def test_a_checkpoint_restores_onto_another_mesh(whole_run, small, tmp_path):
     shutil.copytree(whole_run, tmp_path / "run")
     shutil.rmtree(tmp_path / "run/checkpoints/6")
     e = dataclasses.replace(small, layout=LAYOUTS["fully_sharded"](2, 4))
-    assert run(with_train(e, steps=6, keep=10), tmp_path / "run") == trainer.DONE
+    assert run(with_train(e, steps=6, checkpoint={"keep": 10}), tmp_path / "run") == runlog.DONE
     for got, want in zip(curve(tmp_path / "run"), curve(whole_run), strict=True):
         np.testing.assert_allclose(got["loss"], want["loss"], rtol=2e-5)
 
@@ -84,7 +83,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(whole_run, sma
     folder = tmp_path / "run"
     shutil.copytree(whole_run, folder)
     damage(folder / "checkpoints/6/state")
-    assert run(with_train(small, steps=6, keep=10), folder) == trainer.DONE
+    assert run(with_train(small, steps=6, checkpoint={"keep": 10}), folder) == runlog.DONE
     said = capsys.readouterr().out
     assert f"checkpoint {folder / 'checkpoints/6'} is damaged" in said and "starting at step 4" in said
     assert (folder / "damaged/6").is_dir()
@@ -95,7 +94,7 @@ def test_a_finished_run_keeps_no_checkpoint_too_many(whole_run, small, tmp_path)
     """A run that is killed between its last save and the deletion that follows deletes when it is started again."""
     shutil.copytree(whole_run, tmp_path / "run")
     assert kept(tmp_path / "run") == [2, 4, 6]
-    assert run(with_train(small, steps=6, keep=2), tmp_path / "run") == trainer.DONE
+    assert run(with_train(small, steps=6, checkpoint={"keep": 2}), tmp_path / "run") == runlog.DONE
     assert kept(tmp_path / "run") == [4, 6]
 
 
@@ -103,7 +102,7 @@ def test_silent_corruption_is_noticed(whole_run, small):
     """A single flipped bit in one array changes its checksum, as does swapping two values."""
     del small
     params = checkpoint.read_params(whole_run, 6)[2]
-    name, value = max(flatten(params).items(), key=lambda item: item[1].size)
+    name, value = max(params.items(), key=lambda item: item[1].size)
     flipped = np.array(value)
     flipped.view(np.uint32).flat[7] ^= 1
     swapped = np.array(value)
@@ -148,7 +147,7 @@ def test_a_foreign_or_silently_changed_checkpoint_is_passed_over(whole_run, smal
     rewrite_meta(folder / "checkpoints/6", change)
     with pytest.raises(checkpoint.CheckpointError, match="6 is damaged"):
         checkpoint.read_params(folder)
-    assert run(with_train(small, steps=6, keep=10), folder) == trainer.DONE
+    assert run(with_train(small, steps=6, checkpoint={"keep": 10}), folder) == runlog.DONE
     out = capsys.readouterr().out
     assert said in out and "starting at step 4" in out
     assert curve(folder) == curve(whole_run)
@@ -182,7 +181,7 @@ def test_one_run_at_a_time(whole_run, small):
 
 
 def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
-    """Another run cannot have the same --train.checkpoints, nor name those in a run's own folder, until that run has ended.
+    """Another run cannot have the same --train.checkpoint.folder, nor name those in a run's own folder, until that run has ended.
     An address has no lock, and no folder is made for it."""
     from trainers import runlog
 
@@ -191,7 +190,7 @@ def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
 
     shared, own = str(tmp_path / "shared"), str(tmp_path / "a" / "checkpoints")
     for first, second in ((("a", shared), ("b", shared)), (("a", ""), ("b", own)), (("b", own), ("a", ""))):
-        with hold(*first), pytest.raises(UserError, match=r"choose another --train\.checkpoints$") as refused, hold(*second):
+        with hold(*first), pytest.raises(UserError, match=r"another --train\.checkpoint\.folder$") as refused, hold(*second):
             pass
         assert f"another process is training in {second[1] or own};" in str(refused.value)
         with hold(*second):
@@ -213,7 +212,7 @@ def test_another_model_or_other_data_are_refused(whole_run, small):
 
 def test_keep_policy(small, tmp_path):
     """The newest `keep` checkpoints stay, and those at multiples of `keep_every`."""
-    assert run(with_train(small, steps=7, save_every=1, keep=2, keep_every=3), tmp_path) == trainer.DONE
+    assert run(with_train(small, steps=7, checkpoint={"every": 1, "keep": 2, "keep_every": 3}), tmp_path) == runlog.DONE
     kept = sorted(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     assert kept == [3, 6, 7]
 
@@ -253,9 +252,7 @@ def test_a_non_finite_step_changes_no_weight(small):
     first = fresh_state(p)
     before = jax.device_get(first)
     batch = Batches(open_source(small.data, small.model), small.data, p.batch_shardings())(0)
-    poisoned = dataclasses.replace(
-        first, params=first.params | {"final_norm": {"scale": first.params["final_norm"]["scale"] * np.nan}}
-    )
+    poisoned = dataclasses.replace(first, params=first.params | {"final_norm.scale": first.params["final_norm.scale"] * np.nan})
     want = jax.device_get(poisoned)
     after, metrics_ = train_step(p)(poisoned, batch)
     assert not np.isfinite(metrics_["loss"])
@@ -276,12 +273,12 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(small, tmp_path, 
         return dataclasses.replace(loss, value=loss.value * jax.numpy.where(bad, np.nan, 1.0))
 
     monkeypatch.setattr(Gpt, "loss", poisoned)
-    assert run(with_train(small, steps=40, max_nonfinite=2), tmp_path) == trainer.DIVERGED
+    assert run(with_train(small, steps=40, faults={"max_nonfinite": 2}), tmp_path) == runlog.DIVERGED
     said = capsys.readouterr().out
     assert said.count("loss or gradient is not finite; skipped (rows ") == 3
     lines = metrics.read(tmp_path)
     assert lines[-1]["skipped"] == 3 and 3 <= lines[-1]["step"] < 40
-    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["exit_code"] == trainer.DIVERGED
+    assert json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])["exit_code"] == runlog.DIVERGED
     bad = [
         line["step"] for before, line in zip([{"skipped": 0}, *lines], lines, strict=False) if line["skipped"] > before["skipped"]
     ]
@@ -293,7 +290,7 @@ def test_a_release_holds_the_model(whole_run, small, tmp_path):
     """Weights read back from it are the checkpoint's; a damaged or misfitting one is refused; training starts from it."""
     folder = release.write(whole_run, tmp_path / "release", scores={"bleu": 1.5})
     found = release.Release(folder)
-    params = nest({name: found.read(name, ()) for name in found.shapes})
+    params = {name: found.read(name, ()) for name in found.shapes}
     assert found.experiment.model == small.model
     jax.tree.map(assert_array_equal, params, jax.device_get(checkpoint.read_params(whole_run)[2]))
     assert "bleu | 1.50" in (folder / "README.md").read_text()
@@ -301,7 +298,7 @@ def test_a_release_holds_the_model(whole_run, small, tmp_path):
     with pytest.raises(release.ReleaseError, match="choose a new folder"):
         release.write(whole_run, folder)
 
-    started = with_train(small, init_from=str(folder))
+    started = with_train(small, finetune={"init_from": str(folder)})
     fresh = init_from.new_state(make_plan(started, jax.devices()[:1]), None, print)
     jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
     assert int(fresh.step) == 0
@@ -317,7 +314,7 @@ def test_a_release_holds_the_model(whole_run, small, tmp_path):
 
 
 def command(workdir: Path, **options) -> list[str]:
-    pairs = {"train.save_every": 2, "train.keep": 2} | options
+    pairs = {"train.checkpoint.every": 2, "train.checkpoint.keep": 2} | options
     extra = [part for key, value in pairs.items() for part in (f"--{key}", str(value))]
     return [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(workdir), *extra]
 
@@ -330,7 +327,10 @@ def environment() -> dict[str, str]:
 def test_sigterm_saves_and_exits_with_its_code(tmp_path):
     """Within a step the run saves, says so and exits with 75; its last checkpoint is its last step."""
     process = subprocess.Popen(
-        command(tmp_path, **{"train.steps": 100_000, "train.save_every": 0}), env=environment(), stdout=subprocess.PIPE, text=True
+        command(tmp_path, **{"train.steps": 100_000, "train.checkpoint.every": 0}),
+        env=environment(),
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     for line in process.stdout:
@@ -338,7 +338,7 @@ def test_sigterm_saves_and_exits_with_its_code(tmp_path):
             process.send_signal(signal.SIGTERM)
             break
     rest = process.stdout.read()
-    assert process.wait(60) == trainer.PREEMPTED
+    assert process.wait(60) == runlog.PREEMPTED
     assert "stopping at step" in rest
     step = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     stop = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])

@@ -1,7 +1,7 @@
 """One checkpoint: what it holds, whether it is sound, and reading it.
 
-A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoints`, with two items: `state`, nested
-dictionaries of arrays (trainers/state.py, `to_tree`), and `meta`, a JSON object with the experiment, library versions, data
+A checkpoint is WORKDIR/checkpoints/<step>/, or <step>/ in the folder `train.checkpoint.folder`, with two items: `state`, nested
+dictionaries of arrays (trainers/state.py, `by_name`), and `meta`, a JSON object with the experiment, library versions, data
 fingerprint, score, a checksum of every array and one of itself. The position in the data is the step, so it needs no item of its
 own (data/reading/batches.py). trainers/checkpoints/manager.py writes them.
 """
@@ -25,18 +25,19 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths, untrusted
 from models.errors import UserError, told
-from models.sharding.params import flatten, nest
 from trainers import adapt, runlog
 from trainers.plan import Plan
 from trainers.processes import any_process, versions
-from trainers.state import to_tree
+from trainers.state import by_name
 
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
 """Keys of `meta`, with the types of their values. "checksum", a SHA-256 of all of them, is not in the oldest checkpoints;
-"score", a value by the name of its metric, is where `train.best` asks for it."""
+"score", a value by the name of its metric, is where `train.checkpoint.best` asks for it."""
 
 _PARTS = ("model", "data", "train", "optimizer")  # of an experiment, in which a run that goes on may not differ
+
+_FIXED = ("seed.", "master_dtype.", "finetune.freeze.", "finetune.freeze_layers.", "finetune.lora.")  # of `train`, likewise
 
 _UNFINISHED = ".orbax-checkpoint-tmp"  # is in the name of a checkpoint's folder until all of it is written
 
@@ -115,9 +116,9 @@ def checksum_on_host(x: Any) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Sound:
-    """A checkpoint from which the run can continue: its arrays, placed on the plan's mesh, and the checksums they should have."""
+    """A checkpoint from which the run can continue: its arrays by name, on the plan's mesh, and their stored checksums."""
 
-    tree: dict[str, Any]
+    arrays: dict[str, Any]
     checksums: dict[str, int]
 
 
@@ -170,7 +171,7 @@ def folder_of(workdir: Path) -> epath.Path:
     return epath.Path(untrusted.read_bytes(at, CheckpointError, most=4096).decode(errors="replace").strip())
 
 
-def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str, score: Mapping[str, float]) -> dict[str, Any]:
+def new_meta(plan: Plan, arrays: dict[str, Any], fingerprint: str, score: Mapping[str, float]) -> dict[str, Any]:
     """Returns the `meta` of a checkpoint of these arrays.
 
     Args:
@@ -181,9 +182,29 @@ def new_meta(plan: Plan, tree: dict[str, Any], fingerprint: str, score: Mapping[
         "experiment": registry.to_json(plan.experiment),
         "versions": versions(),
         "data": fingerprint,
-        "checksums": {name: int(value) for name, value in flatten(checksums(tree)).items()},
+        "checksums": {name: int(value) for name, value in checksums(arrays).items()},
     } | ({"score": dict(score)} if score else {})
     return meta | {"checksum": paths.digest(meta)}
+
+
+def to_tree(arrays: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns arrays by name as they are stored, nested by the parts of their names."""
+    tree: dict[str, Any] = {}
+    for name, value in arrays.items():
+        *parents, last = name.split(".")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return tree
+
+
+def _from_tree(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the inverse of `to_tree`."""
+    arrays = {}
+    for key, value in tree.items():
+        arrays |= _from_tree(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return arrays
 
 
 def score(folder: epath.Path) -> dict[str, float] | None:
@@ -213,9 +234,9 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
             shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
             if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
-            tree = _arrays(reader, step, to_tree(placed))
+            arrays = _arrays(reader, step, by_name(placed))
             checksums = {name: value for name, value in meta["checksums"].items() if name not in obsolete}
-            return Damaged(why) if (why := _copied(step, tree)) else Sound(tree, checksums)
+            return Damaged(why) if (why := _copied(step, arrays)) else Sound(arrays, checksums)
     except DamageError as error:
         return Damaged(str(error))
     except StoreReadError as error:
@@ -232,7 +253,7 @@ def agreed(outcome: Outcome) -> Outcome:
 
 def verified(outcome: Outcome) -> Outcome:
     """Returns the outcome after comparing checksums, which all processes compute together; they agree before and after."""
-    if isinstance(outcome, Sound) and (why := _changed(outcome.tree, outcome.checksums)):
+    if isinstance(outcome, Sound) and (why := _changed(outcome.arrays, outcome.checksums)):
         outcome = Damaged(why)
     return agreed(outcome)
 
@@ -293,29 +314,30 @@ def _checked(meta: Any) -> dict[str, Any]:
 @_finds_damage()
 def _shapes(manager: ocp.CheckpointManager, step: int) -> dict[str, tuple[int, ...]]:
     """Returns the shapes of a checkpoint's arrays, by name."""
-    return {name: tuple(array.shape) for name, array in flatten(manager.item_metadata(step).state).items()}
+    return {name: tuple(array.shape) for name, array in _from_tree(manager.item_metadata(step).state).items()}
 
 
-@_finds_damage()
 def _arrays(manager: ocp.CheckpointManager, step: int, like: dict[str, Any]) -> dict[str, Any]:
-    """Returns a checkpoint's arrays, placed like `like`, without checking them."""
-    how = ocp.checkpoint_utils.construct_restore_args(like)
-    part = ocp.args.PyTreeRestore(like, restore_args=how, partial_restore=True)
-    return manager.restore(step, args=ocp.args.Composite(state=part))["state"]
+    """Returns a checkpoint's arrays by name, placed like `like`, without checking them."""
+    tree = to_tree(like)
+    return _from_tree(_restored(manager, step, tree, ocp.checkpoint_utils.construct_restore_args(tree)))
+
+
+def _on_host(manager: ocp.CheckpointManager, step: int, names: Collection[str]) -> dict[str, Any]:
+    """Returns the arrays of these names as NumPy's. Orbax's list of all arrays would open each of the optimizer's."""
+    tree = to_tree(dict.fromkeys(names, 0))
+    return _from_tree(_restored(manager, step, tree, jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), tree)))
 
 
 @_finds_damage()
-def _on_host(manager: ocp.CheckpointManager, step: int, names: Collection[str]) -> dict[str, Any]:
-    """Returns the arrays of these names, nested, as NumPy's. Orbax's list of all arrays would open each of the optimizer's."""
-    like = nest(dict.fromkeys(names, 0))
-    how = jax.tree.map(lambda _: ocp.RestoreArgs(restore_type=np.ndarray), like)
+def _restored(manager: ocp.CheckpointManager, step: int, like: dict[str, Any], how: Any) -> dict[str, Any]:
     part = ocp.args.PyTreeRestore(like, restore_args=how, partial_restore=True)
     return manager.restore(step, args=ocp.args.Composite(state=part))["state"]
 
 
-def _changed(tree: dict[str, Any], want: dict[str, int]) -> str:
+def _changed(arrays: dict[str, Any], want: dict[str, int]) -> str:
     """Returns the first difference between the arrays' checksums and the saved ones, or "". Every process must call this."""
-    return _difference({name: int(value) for name, value in flatten(checksums(tree)).items()}, want)
+    return _difference({name: int(value) for name, value in checksums(arrays).items()}, want)
 
 
 def _difference(actual: dict[str, int], want: dict[str, int]) -> str:
@@ -325,9 +347,9 @@ def _difference(actual: dict[str, int], want: dict[str, int]) -> str:
     return ""
 
 
-def _copied(step: int, tree: dict[str, Any]) -> str:
+def _copied(step: int, arrays: dict[str, Any]) -> str:
     """Returns a line if a checkpoint is not of the step that it has for a name, else ""."""
-    return f"it is a copy of checkpoint {int(tree['step'])}" if int(tree["step"]) != step else ""
+    return f"it is a copy of checkpoint {int(arrays['step'])}" if int(arrays["step"]) != step else ""
 
 
 def optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
@@ -338,7 +360,7 @@ def optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
 
 def _other_shapes(stored: dict[str, tuple[int, ...]], plan: Plan) -> list[str]:
     """Returns the arrays that differ in shape, or exist on one side only, as with another optimizer."""
-    wanted = {k: tuple(x.shape) for k, x in flatten(to_tree(plan.state)).items()}
+    wanted = {k: tuple(x.shape) for k, x in by_name(plan.state).items()}
     names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
@@ -349,8 +371,8 @@ def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) 
     old, new = _with_defaults(meta["experiment"]), registry.to_json(experiment)
     mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
     mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
-    for field in ("seed", "master_dtype", "freeze", "freeze_layers", "lora"):
-        mismatches += [f"train.{d}" for d in registry.differences({field: old["train"].get(field)}, {field: new["train"][field]})]
+    differences = registry.differences(old["train"], new["train"])
+    mismatches += [f"train.{d}" for d in differences if f"{d.partition(':')[0]}.".startswith(_FIXED)]
     kinds = [{"class": e["optimizer"].get("class")} for e in (old, new)]
     mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
     if not mismatches and meta["data"] != fingerprint:
@@ -389,7 +411,7 @@ def _none_yet(workdir: Path, folder: epath.Path) -> str:
         )
     return (
         f"{workdir} has no checkpoint yet: its run has not come to its first save, or ended before it; wait, or start it again "
-        "with the same command, which saves at the end and every --train.save-every steps"
+        "with the same command, which saves at the end and every --train.checkpoint.every steps"
     )
 
 
@@ -420,13 +442,14 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
         try:
             meta = _meta(manager, step)
             want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in _READ}
-            tree = _on_host(manager, step, want)
-            actual = {name: checksum_on_host(x) for name, x in flatten(tree).items()}
-            if reason := _difference(actual, want) or _copied(step, tree):
+            arrays = _on_host(manager, step, want)
+            actual = {name: checksum_on_host(x) for name, x in arrays.items()}
+            if reason := _difference(actual, want) or _copied(step, arrays):
                 raise DamageError(reason)
         except DamageError as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({error})") from error
         except StoreReadError as error:
             raise StoreReadError(f"checkpoint {folder / str(step)} cannot be read for now ({error})") from error
         experiment = registry.from_json(meta["experiment"])
-    return experiment, step, tree["params"], meta["data"]
+    params = {name.removeprefix("params."): x for name, x in arrays.items() if name.startswith("params.")}
+    return experiment, step, params, meta["data"]

@@ -24,7 +24,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationPolicy,
 )
 
-from configs.experiment import Train
+from configs.experiment import Checkpointing
 from models.errors import told
 from trainers import runlog
 from trainers.checkpoints import checkpoint
@@ -32,7 +32,7 @@ from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, M
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
 from trainers.processes import any_process
-from trainers.state import State, from_tree, to_tree
+from trainers.state import State, by_name, from_names
 
 SLOW = 60
 """Seconds that a save waits for the one before it, while the run waits too."""
@@ -72,30 +72,30 @@ class Checkpoints:
     """The checkpoints of one run.
 
     Args:
-      directions: of the task's scores (data.task.Task.directions), for `train.best`.
+      directions: of the task's scores (data.task.Task.directions), for `train.checkpoint.best`.
       say: prints a line.
 
     Raises:
-      ConfigError: it is not known whether lower or higher is better for the metric `train.best`.
+      ConfigError: it is not known whether lower or higher is better for the metric `train.checkpoint.best`.
     """
 
     def __init__(
         self,
         workdir: Path,
-        train: Train,
+        settings: Checkpointing,
         directions: Mapping[str, bool] = MappingProxyType({}),
         say: Callable[[str], Any] = print,
     ):
-        self._train, self._say = train, say
+        self._settings, self._say = settings, say
         self._damaged = workdir.absolute() / "damaged"
         place = workdir.absolute() / "checkpoints"
-        if train.checkpoints and jax.process_index() == 0 and not place.is_dir():
+        if settings.folder and jax.process_index() == 0 and not place.is_dir():
             with runlog.names_full_disks(place):
-                place.write_text(f"{train.checkpoints}\n")
-        self.folder = epath.Path(train.checkpoints or place)
+                place.write_text(f"{settings.folder}\n")
+        self.folder = epath.Path(settings.folder or place)
         self._best = None
-        if train.best:
-            self._best = _Best(train.best, -1 if lower_is_better(train.best, directions) else 1, self._score)
+        if settings.best:
+            self._best = _Best(settings.best, -1 if lower_is_better(settings.best, directions) else 1, self._score)
         self._scores: dict[int, Mapping[str, float] | None] = {}  # by step, once they are known
         self._failures, self._under_way = 0, False  # failures in a row
         self._manager = self._open()
@@ -107,9 +107,9 @@ class Checkpoints:
 
     def _policy(self) -> PreservationPolicy:
         """Returns which checkpoints stay."""
-        keep: list[PreservationPolicy] = [LatestN(max(1, self._train.keep))]
-        if self._train.keep_every:
-            keep.append(EveryNSteps(self._train.keep_every))
+        keep: list[PreservationPolicy] = [LatestN(max(1, self._settings.keep))]
+        if self._settings.keep_every:
+            keep.append(EveryNSteps(self._settings.keep_every))
         if self._best:
             keep.append(self._best)
         return AnyPreservationPolicy(keep)
@@ -120,7 +120,7 @@ class Checkpoints:
         return Manager(self.folder, options=options, item_handlers=parts)
 
     def save(
-        self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None = None, *, final: bool = False
+        self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None = None, *, final: bool = False
     ) -> None:
         """Starts a save; returns once the arrays are copied off the devices, before they are written.
 
@@ -130,7 +130,7 @@ class Checkpoints:
           final: returns once they are written, and tries again where that fails.
 
         Raises:
-          StoreError: more than `train.save_failures` saves in a row were not written.
+          StoreError: more than `train.checkpoint.max_failures` saves in a row were not written.
         """
         step = int(state.step)
         while step not in self._manager.all_steps():
@@ -139,13 +139,13 @@ class Checkpoints:
                 return
             time.sleep(2.0**self._failures / 2)
 
-    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: dict[str, float] | None) -> bool:
+    def _started(self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None) -> bool:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
-        tree = to_tree(in_model_order(plan, state))
+        arrays = by_name(in_model_order(plan, state))
         self._scores[step] = score = self._best.counted(metrics) if self._best and metrics else {}
-        meta = checkpoint.new_meta(plan, tree, fingerprint, score)
-        items = ocp.args.Composite(state=ocp.args.StandardSave(tree), meta=ocp.args.JsonSave(meta))
+        meta = checkpoint.new_meta(plan, arrays, fingerprint, score)
+        items = ocp.args.Composite(state=ocp.args.StandardSave(checkpoint.to_tree(arrays)), meta=ocp.args.JsonSave(meta))
         why = ""
         try:
             self._manager.save(step, args=items, force=True)
@@ -186,7 +186,7 @@ class Checkpoints:
             return False
         self._failures += 1
         line = f"{what} ({self.folder}: {why or 'on another process'})"
-        if self._failures > self._train.save_failures:
+        if self._failures > self._settings.max_failures:
             raise runlog.StoreError(f"{line}; {self._failures} in a row were not written; mend it and run the same command again")
         self._say(f"{line}; training goes on")
         return True
@@ -206,9 +206,9 @@ class Checkpoints:
         for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
             where = self.folder / str(step)
             match checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, step, plan, fingerprint))):
-                case Sound(tree=tree):
+                case Sound(arrays=arrays):
                     self._set_aside(damaged)
-                    return in_step_order(plan, from_tree(plan.state, tree))
+                    return in_step_order(plan, from_names(plan.state, arrays))
                 case Damaged(why):
                     self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)
@@ -217,7 +217,7 @@ class Checkpoints:
                 case Foreign(why):
                     raise CheckpointError(
                         f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
-                        "release with --train.init-from"
+                        "release with --train.finetune.init-from"
                     )
         if damaged:
             raise CheckpointError(f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed")
@@ -229,7 +229,7 @@ class Checkpoints:
             aside = self._damaged / str(step)
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
-            if self._train.checkpoints:  # a store's folders cannot be moved
+            if self._settings.folder:  # a store's folders cannot be moved
                 (self.folder / str(step)).rmtree()
             else:
                 (self.folder / str(step)).rename(aside)
@@ -271,7 +271,7 @@ class Checkpoints:
         Raises:
           StoreError: it failed.
         """
-        if self._failures > self._train.save_failures:
+        if self._failures > self._settings.max_failures:
             return
         try:
             self._manager.wait_until_finished()

@@ -1,24 +1,23 @@
-"""The model's own loss on held-out rows, and how likely it finds the candidates behind held-out prompts.
+"""The model's own loss on held-out rows, and the likelihoods of the candidates after held-out prompts.
 
 B rows, K candidates, T tokens of a candidate, S tokens of a prompt.
 """
 
-import functools
 from pathlib import Path
+from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Experiment
 from data.candidates import CandidateSet, HasCandidates
+from data.features import Feature, slots
 from data.task import DataError
 from models.parts.decoding import follow
-from models.protocol import ContinuesText, Model
-from models.sharding.params import with_params
-from trainers.evaluation.evaluator import Params
+from models.protocol import Batch, ContinuesText, Model
+from models.sharding.params import Params
 from trainers.evaluation.held_out import HeldOutEvaluator
+from trainers.inference.runner import Runner
 
 
 class CandidatesEvaluator(HeldOutEvaluator):
@@ -35,15 +34,13 @@ class CandidatesEvaluator(HeldOutEvaluator):
         if not isinstance(task, HasCandidates):
             raise DataError(f"data of kind {e.data.kind!r} has no candidates to tell apart")
         self.sets = task.candidate_sets(cache, vocabulary, e.eval)
-        mesh = model.scope.mesh
 
-        @functools.partial(jax.jit, out_shardings=mesh and NamedSharding(mesh, P()))
-        def likelihoods(params: Params, ids_BS: jax.Array, lengths_B: jax.Array, tokens_BKT: jax.Array) -> jax.Array:
-            whole = with_params(model, params)
-            state = whole.start({"tokens": ids_BS, "lengths": lengths_B}, *tokens_BKT.shape[1:])
-            return follow(whole, state, tokens_BKT)
+        def likelihoods(model: Any, batch: Batch) -> jax.Array:
+            tokens_BKT = batch["candidates"]
+            return follow(model, model.start(batch, *tokens_BKT.shape[1:]), tokens_BKT)
 
-        self._likelihoods = likelihoods
+        features = {"tokens": slots(-1), "lengths": Feature((), ()), "candidates": slots(-1, -1)}
+        self._likelihoods = Runner(model, features, self.runner.rows, likelihoods)
 
     @property
     def names(self) -> list[str]:
@@ -58,20 +55,21 @@ class CandidatesEvaluator(HeldOutEvaluator):
         return super().__call__(params) | {f"eval/{name}": value for name, value in scores.items()}
 
     def log_probabilities(self, params: Params, s: CandidateSet) -> list[list[np.ndarray]]:
-        """Returns the log-probability of each token of the candidates behind their prompts."""
+        """Returns the log-probability of each token of the candidates after their prompts."""
         longest, size = max(map(len, s.prompts)), max(len(ids) for group in s.candidates for ids in group)
-        found = []
-        for start in range(0, len(s.prompts), self.rows):
-            prompts, groups = s.prompts[start : start + self.rows], s.candidates[start : start + self.rows]
-            ids_BS, lengths_B = np.zeros((self.rows, longest), np.int32), np.ones(self.rows, np.int32)
-            tokens_BKT = np.zeros((self.rows, len(groups[0]), size), np.int32)
+        rows, log_probabilities = self.runner.rows, []
+        for start in range(0, len(s.prompts), rows):
+            prompts, groups = s.prompts[start : start + rows], s.candidates[start : start + rows]
+            ids_BS, lengths_B = np.zeros((rows, longest), np.int32), np.ones(rows, np.int32)
+            tokens_BKT = np.zeros((rows, len(groups[0]), size), np.int32)
             for row, (prompt, group) in enumerate(zip(prompts, groups, strict=True)):
                 ids_BS[row, : len(prompt)], lengths_B[row] = prompt, len(prompt)
                 for k, ids in enumerate(group):
                     tokens_BKT[row, k, : len(ids)] = ids
-            logp_BKT = np.asarray(self._likelihoods(params, ids_BS, lengths_B, tokens_BKT))
-            found += [[logp_BKT[row, k, : len(ids)] for k, ids in enumerate(g)] for row, g in enumerate(groups)]
-        return found
+            batch = {"tokens": ids_BS, "lengths": lengths_B, "candidates": tokens_BKT}
+            logp_BKT = self._likelihoods(params, batch)
+            log_probabilities += [[logp_BKT[row, k, : len(ids)] for k, ids in enumerate(g)] for row, g in enumerate(groups)]
+        return log_probabilities
 
 
 EVALUATOR = CandidatesEvaluator

@@ -5,9 +5,8 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from configs.experiment import Experiment
-from models.protocol import Model
-
-Params = dict[str, Any]  # nested dictionaries of arrays
+from models.protocol import ChecksRows, Model
+from models.sharding.params import Params
 
 
 class Evaluator(Protocol):
@@ -20,7 +19,7 @@ class Evaluator(Protocol):
 
     @property
     def samples(self) -> int:
-        """How many held-out examples a call scores."""
+        """The number of held-out examples that a call scores."""
         ...
 
     def __call__(self, params: Params) -> dict[str, float]:
@@ -28,7 +27,7 @@ class Evaluator(Protocol):
         ...
 
     def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:
-        """Returns all that there is to tell, for programs under "all" and other keys, and as text for people.
+        """Returns the full scores as a dictionary, under "all" and other keys, and as a printable table.
 
         Args:
           details: lists parts (languages) in the text as well.
@@ -40,8 +39,13 @@ def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -
     """Returns the evaluator that an experiment's `eval` describes: the `EVALUATOR` of the module that it names.
 
     Args:
-      model: with shapes for parameters, on its mesh (trainers.plan.Plan.model).
+      model: with shapes for parameters, on its mesh.
       cache: the prepared cache whose held-out examples are read.
       vocabulary: the folder whose vocabulary encodes them: the cache, or a release.
+
+    Raises:
+      LayoutError: the model's layout would have it compute something else than one device does.
     """
+    if isinstance(model, ChecksRows):  # the layout need not be the one that it was trained with
+        model.check_rows({name: f.shape[0] for name, f in e.data.features().items() if f.axes == ("length",)}, 1)
     return importlib.import_module(f"trainers.evaluation.{e.eval.form}").EVALUATOR(model, e, cache, vocabulary)

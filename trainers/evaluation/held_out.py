@@ -1,4 +1,4 @@
-"""The model's own loss and metrics over held-out examples, and what its task makes of them."""
+"""The model's own loss and metrics over held-out examples, and the scores that its task derives from them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,19 +6,15 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec as P
 
 from configs.experiment import Experiment
 from data.kinds import task_of
-from data.reading.batches import held_out_batches
 from data.task import Example
 from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
 from models.sharding.layout import Layout, LayoutError
-from models.sharding.params import to_params, with_params
-from trainers.evaluation.evaluator import Params
-from trainers.plan import input_sharding
+from models.sharding.params import Params
+from trainers.inference.runner import Runner
 
 
 class HeldOutEvaluator:
@@ -28,21 +24,17 @@ class HeldOutEvaluator:
         self.task = task_of(e.data)
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
-        self.rows, self.features = config.batch_size, self.examples.features or e.data.features()
-        _check_microbatches(model.scope.layout, self.rows)  # not the run's own, where a model is placed elsewhere
-        self._shardings = {k: input_sharding(model, k, f, self.rows) for k, f in self.features.items()}
-
-        def of_batch(params: Params, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
-            whole = with_params(model, params)
-            metrics = whole.loss(batch, Context.evaluation()).metrics
-            return metrics, whole(batch) if self.examples.needs_outputs else None
-
-        if self.examples.needs_outputs:
+        rows, with_outputs = config.batch_size, self.examples.needs_outputs
+        _check_microbatches(model.scope.layout, rows)  # not the run's own, where a model is placed elsewhere
+        if with_outputs:
             assert isinstance(model, HasOutputs), type(model)
-        mesh = model.scope.mesh
-        self._of_batch = jax.jit(of_batch, out_shardings=mesh and NamedSharding(mesh, P()))
-        batch = {k: jax.ShapeDtypeStruct((self.rows, *f.shape), f.dtype) for k, f in self.features.items()}
-        shapes, _ = jax.eval_shape(of_batch, to_params(model), batch)
+
+        def evaluate(model: Any, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
+            metrics = model.loss(batch, Context.evaluation()).metrics
+            return metrics, model(batch) if with_outputs else None
+
+        self.runner = Runner(model, self.examples.features or e.data.features(), rows, evaluate)
+        shapes, _ = self.runner.shapes()
         self._names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes), []))
 
     @property
@@ -52,7 +44,7 @@ class HeldOutEvaluator:
 
     @property
     def samples(self) -> int:
-        """How many held-out examples a call scores."""
+        """The number of held-out examples that a call scores."""
         return self.examples.count
 
     def __call__(self, params: Params) -> dict[str, float]:
@@ -62,11 +54,9 @@ class HeldOutEvaluator:
     def measure(self, params: Params, rows: Sequence[Example]) -> tuple[dict[str, Ratio], list[np.ndarray]]:
         """Returns the model's metrics over rows, as sums, and its outputs for them where the task's scores need them."""
         totals, outputs = [], []
-        for batch in held_out_batches(rows, self.features, self.rows):
-            placed = {k: jax.device_put(x, self._shardings[k]) for k, x in batch.items()}
-            metrics, of_rows = jax.device_get(self._of_batch(params, placed))
+        for metrics, row_outputs in self.runner.batches(params, rows):
             totals.append(metrics)
-            outputs.extend([] if of_rows is None else of_rows)
+            outputs.extend([] if row_outputs is None else row_outputs)
         return jax.tree.map(lambda *parts: np.sum(parts, axis=0, dtype=np.float64), *totals), outputs
 
     def report(self, params: Params, *, details: bool = False) -> tuple[dict[str, Any], str]:

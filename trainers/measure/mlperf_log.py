@@ -29,6 +29,7 @@ from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
+from trainers.observer import EVALUATING, Logged, Observer
 from trainers.processes import any_process
 from trainers.weights import init_from
 
@@ -61,13 +62,13 @@ class _File(logging.FileHandler):
         raise
 
 
-class Attempt:
+class Attempt(Observer):
     """The log of one attempt, written as it runs; without a path it writes nothing.
 
     Leaving its context ends the attempt: as aborted if the target was not met; the file is removed if the run never started.
 
     Attributes:
-      step: the number of steps done, which the run sets.
+      step: the number of steps done.
       target_met: whether the run may end.
     """
 
@@ -98,6 +99,26 @@ class Attempt:
     @property
     def _samples(self) -> int:
         return self.step * self._batch_size
+
+    # --- events of the run
+
+    def started(self) -> None:
+        self.start()
+
+    def stepped(self, step: int) -> None:
+        self.step = step
+
+    def logged(self, log: Logged) -> None:
+        self.stats(log.values["loss"], log.seconds)
+
+    def entered(self, step: int, phase: str) -> None:
+        if phase == EVALUATING:
+            self.eval_start()
+
+    def evaluated(self, step: int, scores: Mapping[str, float], more: bool) -> None:
+        self.eval_stop(scores, more)
+
+    # --- lines of the log
 
     def describe(self, began: float, values: Mapping[str, Any]) -> None:
         """Logs the description of the run, whose initialization began at `began`."""
@@ -221,7 +242,7 @@ def _description(request: Request, e: Experiment, benchmark: Benchmark, evaluato
                 f"{e.name}: MLPerf's {benchmark.name} scores {benchmark.metric}, which its evaluation does not give"
             )
         values["eval_samples"] = evaluator.samples
-    if (step := init_from.newest_step(e.train.init_from)) is not None:
+    if (step := init_from.newest_step(e.train.finetune.init_from)) is not None:
         values["init_checkpoint_step"] = step
     return values
 

@@ -27,6 +27,7 @@ from trainers.measure.meter import Meter
 from trainers.programs import products
 from trainers.programs.collectives import KINDS, UNREAD
 from trainers.programs.hlo import Computation, Instruction, Program, phase
+from trainers.text_table import text_table
 
 STEPS = 3  # counted steps; an uncounted one comes first
 SUMMARY = "components.txt"
@@ -188,14 +189,13 @@ def table(summary: dict[str, Any]) -> list[str]:
     for row in summary["components"]:
         by_name[row["component"]][row["phase"]] = row["ms"]
     by_name = dict(sorted(by_name.items(), key=lambda item: -sum(item[1].values())))
-    width = max(map(len, by_name))
     phases = [part for part in PHASES if any(part in row for row in by_name.values())]
-    lines = [f"  {'ms of a step':{width}} " + "".join(f"{part:>16}" for part in [*phases, "all", "share"])]
+    rows = []
     for name, row in by_name.items():
-        cells = [f"{row[part]:,.2f}" if part in row else "" for part in phases]
-        total = sum(row.values())
-        cells += [f"{total:,.2f}", f"{total / summary['busy_ms']:.1%}"]
-        lines.append(f"  {name:{width}} " + "".join(f"{cell:>16}" for cell in cells))
+        cells, total = [f"{row[part]:,.2f}" if part in row else "" for part in phases], sum(row.values())
+        rows.append([name, *cells, f"{total:,.2f}", f"{total / summary['busy_ms']:.1%}"])
+    head = ["ms of a step", *phases, "all", "share"]
+    lines = [f"  {line}" for line in text_table(head, rows, range(1, len(head)))]
     kinds = ", ".join(f"{name} {share:.1%}" for name, share in summary["kinds"].items())
     idle = 1 - summary["busy_ms"] / summary["step_ms"]
     return [

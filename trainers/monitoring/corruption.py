@@ -11,10 +11,9 @@ from jax.experimental import multihost_utils
 from jax.sharding import PartitionSpec as P
 
 from models.protocol import Batch
-from models.sharding.params import flatten
 from trainers.checkpoints.checkpoint import checksums
 from trainers.plan import Plan
-from trainers.state import State, to_tree
+from trainers.state import State, by_name
 from trainers.step import Metrics
 
 SHOWN = 3  # arrays that are named
@@ -38,7 +37,7 @@ class Checker:
         found = [jax.device_get(self._sums(*self.compiled(self._copy(state), batch)))]
         state, metrics = self.compiled(state, batch)
         found.append(jax.device_get(self._sums(state, metrics)))
-        first, second = (flatten(sums) for sums in found)
+        first, second = found
         names = [name for name in first if first[name] != second[name]]
         if names and not said:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -46,7 +45,7 @@ class Checker:
         return state, metrics, said or self.replicas(state)
 
     def _sums(self, state: State, metrics: Metrics) -> Any:
-        return checksums({"state": to_tree(state), "metrics": metrics})
+        return checksums({f"state.{k}": x for k, x in by_name(state).items()} | {f"metrics.{k}": x for k, x in metrics.items()})
 
     def replicas(self, state: State) -> str:
         """Returns a line about an array of which a device holds other bits than its replicas, or "".
@@ -54,7 +53,7 @@ class Checker:
         Every process must call this.
         """
         mesh = self.plan.mesh
-        arrays = flatten(to_tree(state))
+        arrays = by_name(state)
         if mesh is None or mesh.size == 1:
             return ""
         if self._of_devices is None:

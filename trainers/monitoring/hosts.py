@@ -11,25 +11,24 @@ from typing import Any
 
 import jax
 
+from data.reading.batches import Batches
 from trainers import host_memory, processes, runlog
+from trainers.observer import Observer
 
 FILE = "hosts.jsonl"
 
 
-class HostLog:
-    """Gathers what the processes did and appends it, on process 0. Every process must make one and call `write` alike."""
+class HostLog(Observer):
+    """Gathers what the processes did and appends it, on process 0. Every process must make one."""
 
-    def __init__(self, workdir: Path):
-        self.path, self._leader, self._waited = workdir / FILE, jax.process_index() == 0, 0.0
+    def __init__(self, workdir: Path, batches: Batches):
+        self.path, self._leader = workdir / FILE, jax.process_index() == 0
+        self._batches, self._waited = batches, 0.0
         self._append(hosts=processes.gather_names(socket.gethostname()))
 
-    def write(self, step: int, waited: float) -> None:
-        """Adds a line.
-
-        Args:
-          waited: seconds that this process has waited for rows so far (Batches.waited).
-        """
-        waited_N, memory_N = processes.gather(waited - self._waited, host_memory.memory_gib()).T
+    def fetched(self, step: int) -> None:
+        waited, before = self._batches.waited, self._waited
+        waited_N, memory_N = processes.gather(waited - before, host_memory.memory_gib()).T
         self._waited = waited
         self._append(step=step, waited_s=_rounded(waited_N), memory_gib=_rounded(memory_N))
 

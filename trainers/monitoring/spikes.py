@@ -10,7 +10,7 @@ import math
 import statistics
 from pathlib import Path
 
-from configs.experiment import Train
+from configs.experiment import Faults
 from trainers import metrics, runlog
 from trainers.checkpoints.manager import Checkpoints
 
@@ -34,14 +34,14 @@ class Spikes:
       at: the step that the run goes on from.
     """
 
-    def __init__(self, workdir: Path, train: Train, at: int):
-        self.workdir, self.train = workdir, train
+    def __init__(self, workdir: Path, faults: Faults, at: int):
+        self.workdir, self.faults = workdir, faults
         events = (event for event in runlog.events(workdir) if event.get("event") == "rewind")
-        self.rewinds = [Rewind(e["at"], e["to"], e["skip"]) for e in events] if train.spike else []
+        self.rewinds = [Rewind(e["at"], e["to"], e["skip"]) for e in events] if faults.spike else []
         self._read_losses(at)
 
     def _read_losses(self, at: int) -> None:
-        logged = metrics.read(self.workdir) if self.train.spike else []
+        logged = metrics.read(self.workdir) if self.faults.spike else []
         self._losses = [(v["step"], v["loss"]) for v in logged if v["step"] <= at and v.get("loss") is not None][-WINDOW:]
 
     def batch(self, step: int) -> int:
@@ -55,8 +55,8 @@ class Spikes:
     def before(self, loss: float) -> int | None:
         """Returns the last logged step before a spike, if this logged loss is one; None if not."""
         past = [value for _, value in self._losses]
-        spike = len(past) >= FEWEST and math.isfinite(loss) and loss > self.train.spike * statistics.median(past)
-        return self._losses[-1][0] if self.train.spike and spike else None
+        spike = len(past) >= FEWEST and math.isfinite(loss) and loss > self.faults.spike * statistics.median(past)
+        return self._losses[-1][0] if self.faults.spike and spike else None
 
     def accept(self, step: int, loss: float) -> None:
         """Adds a logged loss to those that later ones are compared with."""
@@ -68,7 +68,7 @@ class Spikes:
         if sum(rewind.to == to for rewind in self.rewinds) >= AT_ONE_PLACE:
             return None
         checkpoints.forget_after(to)  # before the record: a run that is killed in between comes to the same spike again
-        rewind = Rewind(at, to, max(self.train.spike_skip, at - to))
+        rewind = Rewind(at, to, max(self.faults.spike_skip, at - to))
         if leader:
             runlog.append(self.workdir, "rewind", **dataclasses.asdict(rewind))
         self.rewinds.append(rewind)

@@ -1,7 +1,7 @@
 """Names a process of a run that died, stopped or fell behind, and ends the others with the code that asks for a restart.
 
-Every process tells JAX's coordination service, several times within `train.stall_seconds`, that it lives, which step it is at and
-what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so
+Every process tells JAX's coordination service, several times within `train.faults.stall_seconds`, that it lives, which step it is
+at and what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so
 that the processes end from a thread of their own; the state of the step under way is lost with them.
 """
 
@@ -25,10 +25,10 @@ import jax
 
 from models.errors import UserError, exit_code, told
 from trainers import runlog
+from trainers.observer import EVALUATING, READING, SAVING, STEPPING, Observer
 from trainers.processes import coordinator, coordinator_address
 
 STARTING, ENDED = "starting", "ended"
-READING, STEPPING, EVALUATING, SAVING = "reading data", "stepping", "evaluating", "saving"
 _ORDER = (READING, STEPPING, EVALUATING, SAVING)  # within a step
 _PATIENCE = 10  # seconds: how long a process may be silent or behind once a collective has failed
 _LAST = 30  # seconds for what can still be saved
@@ -87,11 +87,11 @@ def culprit(seen: Sequence[Sighting], seconds: float) -> tuple[int | None, str] 
     )
 
 
-class Watch:
+class Watch(Observer):
     """Watches over the processes of a run while it is entered. A single process is not watched.
 
     Args:
-      seconds: `train.stall_seconds`.
+      seconds: `train.faults.stall_seconds`.
       last_words: called before this process ends because of another; saves what can be saved within so many seconds and
         returns a line about it.
     """
@@ -108,9 +108,8 @@ class Watch:
         self._over = threading.Event()
         self._ending = threading.Lock()
 
-    def at(self, step: int, doing: str) -> None:
-        """Notes what this process does now."""
-        self._mine = {"step": step, "doing": doing}
+    def entered(self, step: int, phase: str) -> None:
+        self._mine = {"step": step, "doing": phase}
 
     def __enter__(self) -> "Watch":
         if self._all > 1:

@@ -140,11 +140,11 @@ class Work:
         """Returns the mesh axes that cut a weight while it is used: those that cut the same dimension of activations ("act_mlp"
         for "mlp"). Along all other axes the weight is gathered first."""
         rules = self.layout.resolve(info.scope.path)
-        found = []
+        cut = []
         for name, axes in zip(info.axes, self._cuts(info), strict=True):
             user = "act_expert_mlp" if name == "mlp" and "expert" in info.axes else f"act_{name}"
-            found += [axis for axis in axes if name == "layers" or axis in rules.get(user, ())]
-        return tuple(found)
+            cut += [axis for axis in axes if name == "layers" or axis in rules.get(user, ())]
+        return tuple(cut)
 
     def _used(self, info: ParamInfo) -> float:
         """Returns the bytes of a weight on a device, gathered for use."""

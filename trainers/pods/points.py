@@ -110,12 +110,12 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
       remat: MaxText's "full" recomputes a layer, its "minimal" keeps the products of weights: "dots".
     """
     e = gpt.maxtext_22b()
-    whole, rest = divmod(scale.bit_length() - 1, 3)
-    hidden = 2 ** (whole + (rest > 0))
+    whole, remainder = divmod(scale.bit_length() - 1, 3)
+    hidden = 2 ** (whole + (remainder > 0))
     model = replace(
         e.model,
         layers=16 * 2**whole,
-        model_dim=2048 * 2 ** (whole + (rest > 1)),
+        model_dim=2048 * 2 ** (whole + (remainder > 1)),
         hidden_dim=7168 * hidden,
         heads=16 * hidden,
         head_dim=128,

@@ -225,10 +225,10 @@ class _Reader:
                 return [Start(self._transfer(sites[0]), key)]
             if '"AsyncCollectiveDone"' in targets:
                 return [Wait(key, i.name)]
-            blocking = [site for site in sites if '"async_collective_fusion_config"' not in site.instruction.rest]
-            if blocking and not _CYCLES.search(i.rest):
+            blocking = [site for site in sites if '"async_collective_fusion_config"' not in site.instruction.suffix]
+            if blocking and not _CYCLES.search(i.suffix):
                 return [Run(self._transfer(site, several=len(blocking) > 1)) for site in blocking]
-        if not _CYCLES.search(i.rest) and (moved := sum(map(_rows_moved, inside))):
+        if not _CYCLES.search(i.suffix) and (moved := sum(map(_rows_moved, inside))):
             return [Run(Work(self._row(node.site, "vector", bytes=moved), moved / self.chip.bandwidth))]
         return self._computed(node.site)
 
@@ -240,14 +240,14 @@ class _Reader:
             return [Run(Work(self._row(site, "kernel", flops=flops), flops / self.kernel_flops))]
         if target in _FREE_TARGETS:
             return []
-        if not _CYCLES.search(i.rest) and target not in _CLEAR_TARGETS:
+        if not _CYCLES.search(i.suffix) and target not in _CLEAR_TARGETS:
             self.problems.append(f"%{i.name}: custom call of {target!r} has no estimate")
         return self._computed(site)
 
     def _computed(self, site: Site) -> Sequence[Step]:
         i = site.instruction
         flops = products.flops(self.program, self._around(site), i)
-        if cycles := _CYCLES.search(i.rest):
+        if cycles := _CYCLES.search(i.suffix):
             row = self._row(site, "matrix" if flops else "vector", flops=flops)
             return [Run(Work(row, int(cycles[1]) / self.chip.clock))]
         row = self._row(site, "unpriced", flops=flops)
@@ -300,7 +300,7 @@ class _Reader:
         """Returns the work of a collective; `several` if the enclosing fusion has others."""
         collective = collectives.read(self.program, site, self.mesh, strict=False)
         issuer = next((c for c in site.callers if c.name == collective.name), site.instruction)
-        transfer = self._on_torus(collective, site.instruction.rest, issuer.rest)
+        transfer = self._on_torus(collective, site.instruction.suffix, issuer.suffix)
         row = Row(
             name=site.instruction.name if several else collective.name,
             kind=collective.kind,

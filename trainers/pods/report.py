@@ -16,6 +16,7 @@ from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
 from trainers.programs import hlo, model_flops
 from trainers.programs.collectives import KINDS
+from trainers.text_table import markdown, text_table
 
 ROOT = f"{Path(__file__).parents[2]}/"
 # Of the program's FLOPs over the model's; outside of it, something was misread. Where nothing is recomputed, the backward pass
@@ -184,12 +185,13 @@ def as_text(report: dict[str, Any]) -> str:
         lines.append(f"  published: {report['published']}")
     lines += ["", "  a modelled step"]
     lines += [f"  {name:16} {s:9.3f} s {100 * s / step:6.1f} %" for name, s in report["parts"].items() if s > 0]
-    lines += ["", f"  {'communication':20} {'axes':16} {'times':>8} {'GiB':>9} {'s':>8} {'exposed s':>10}"]
-    lines += [
-        f"  {line['kind']:20} {'*'.join(line['axes'] or ()) or '-':16} {line['times']:8,} {line['bytes'] / GIB:9.2f} "
-        f"{line['seconds']:8.3f} {line['exposed_s']:10.3f}"
-        for line in report["collectives"]
-    ]
+    head = ["communication", "axes", "times", "GiB", "s", "exposed s"]
+    rows = (
+        [c["kind"], "*".join(c["axes"] or ()) or "-", f"{c['times']:,}"]
+        + [f"{x:.{digits}f}" for x, digits in ((c["bytes"] / GIB, 2), (c["seconds"], 3), (c["exposed_s"], 3))]
+        for c in report["collectives"]
+    )
+    lines += ["", *(f"  {line}" for line in text_table(head, rows, range(2, 6)))]
     lines += ["", "  costliest"]
     lines += [
         f"  {row['seconds']:8.3f} s  {row['kind']:10} {row['label']:28} {row['component']} {row['source']}"
@@ -215,21 +217,15 @@ def _trust(report: dict[str, Any]) -> list[str]:
 
 def table(rows: list[dict[str, Any]]) -> list[str]:
     """Returns reports as lines of a Markdown table."""
-    lines = [
-        "| experiment | slice | mesh | remat | HBM GiB | step s | MFU | all slots | HFU "
-        "| exposed comm. | all-to-all | bubble | published |",
-        "| --- " * 13 + "|",
-    ]
-    for row in rows:
-        slots = "" if row["modelled_mfu_all_slots"] is None else f"{row['modelled_mfu_all_slots']:.3f}"
-        mesh = "x".join(map(str, row["mesh"].values()))
-        shares = " | ".join(
-            f"{100 * row[f'{name}_share']:.1f} %" for name in ("exposed_communication", "exposed_all_to_all", "bubble")
-        )
-        lines.append(
-            f"| {row['experiment']} | {row['topology']} | {row['layout']} {mesh} | {row['remat']} | "
-            f"{row['hbm_gib_per_chip']:.1f} | {row['modelled_step_s']:.4g} | "
-            f"{row['modelled_mfu']:.3f} | {slots} | {row['modelled_hfu']:.3f} | "
-            f"{shares} | {row['published']} |"
-        )
-    return lines
+    head = ["experiment", "slice", "mesh", "remat", "HBM GiB", "step s", "MFU", "all slots", "HFU"]
+    head += ["exposed comm.", "all-to-all", "bubble", "published"]
+    return markdown(head, map(_cells, rows))
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    slots = "" if row["modelled_mfu_all_slots"] is None else f"{row['modelled_mfu_all_slots']:.3f}"
+    mesh = "x".join(map(str, row["mesh"].values()))
+    shares = (f"{100 * row[f'{name}_share']:.1f} %" for name in ("exposed_communication", "exposed_all_to_all", "bubble"))
+    figures = [f"{row['hbm_gib_per_chip']:.1f}", f"{row['modelled_step_s']:.4g}", f"{row['modelled_mfu']:.3f}"]
+    figures += [slots, f"{row['modelled_hfu']:.3f}", *shares]
+    return [row["experiment"], row["topology"], f"{row['layout']} {mesh}", row["remat"], *figures, row["published"]]

@@ -1,4 +1,4 @@
-"""What a model computes in a step whatever its layout: the activations of its layers, its output logits, its FLOPs.
+"""The work of a model in a step, whatever its layout: the activations of its layers, its output logits, its FLOPs.
 
 Taken from the traced loss itself, so that every family has them without formulas of its own. The logical axes of an activation
 are those that its family gives for its name.

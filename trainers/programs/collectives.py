@@ -10,6 +10,7 @@ import numpy as np
 
 from trainers.programs.hlo import HloError, Instruction, Program, Shape, component
 from trainers.programs.trip_counts import Loop, Site, times, walk
+from trainers.text_table import text_table
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 UNREAD = ("ragged-all-to-all", "collective-broadcast")  # their sizes would need rules of their own
@@ -72,11 +73,11 @@ def collectives(program: Program, mesh: Mapping[str, int], *, strict: bool = Tru
 def _is_collective(program: Program, site: Site) -> bool:
     """Returns whether an instruction is a collective or starts one."""
     i = site.instruction
-    if '"async_collective_fusion_config"' not in i.rest:
+    if '"async_collective_fusion_config"' not in i.suffix:
         return i.opcode.removesuffix("-start") in KINDS + UNREAD
     # A TPU's collective that is fused with computation is repeated in each fusion that continues it.
     users = (other for other in program.computations[site.computation].instructions if i.name in other.operands)
-    return any('"AsyncCollectiveStart"' in other.rest for other in users)
+    return any('"AsyncCollectiveStart"' in other.suffix for other in users)
 
 
 def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool = True) -> Collective:
@@ -217,14 +218,12 @@ def summary(collectives: Sequence[Collective]) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Returns `summary` as lines of text, a heading first."""
-    width = max([len("component"), *(len(row["component"]) for row in rows)])
-    head = f"{'component':{width}} {'kind':20} {'axes':20} {'where':8}"
-    lines = [f"{head} {'count':>6} {'times':>8} {'MiB/device/step':>16}  largest"]
+    head = ["component", "kind", "axes", "place", "count", "times", "MiB/device/step", "largest"]
+    cells = []
     for row in rows:
         axes = "?" if row["axes"] is None else "*".join(row["axes"]) or "-"
-        where = "in loops" if row["in_loop"] else "once"
-        runs = "?" if row["times"] is None else f"{row['times']:,}"
+        place = "in loops" if row["in_loop"] else "once"
+        times = "?" if row["times"] is None else f"{row['times']:,}"
         size = "?" if row["bytes"] is None else f"{row['bytes'] / MIB:,.3f}"
-        row_of = f"{row['component'] or '-':{width}} {row['kind']:20} {axes:20} {where:8}"
-        lines.append(f"{row_of} {row['count']:6,} {runs:>8} {size:>16}  {row['largest']}")
-    return lines
+        cells.append([row["component"] or "-", row["kind"], axes, place, f"{row['count']:,}", times, size, row["largest"]])
+    return text_table(head, cells, {4, 5, 6})

@@ -12,6 +12,7 @@ from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
 from models.sharding.pipelines.schedule import Schedule
 from models.sharding.remat import Activation, Axes
+from trainers.text_table import text_table
 
 CELLS = 8  # shards drawn along a dimension; further ones are "..."
 TICKS = 16  # ticks drawn of a timeline
@@ -120,8 +121,7 @@ def roles(parameters: Sequence[ParamInfo], layout: Layout) -> list[str]:
             words = [word for name, word in _ROLES.items() if axis in rules.get(part, {}).get(name, ())]
             cells.append(", ".join(dict.fromkeys(words)) or "copies")
         rows.append([part, *cells])
-    widths = [max(map(len, column)) for column in zip(["part", *axes], *rows, strict=True)]
-    return ["  ".join(f"{cell:{width}}" for cell, width in zip(row, widths, strict=True)) for row in (["part", *axes], *rows)]
+    return text_table(["part", *axes], rows)
 
 
 def pictures(parameters: Sequence[ParamInfo], layout: Layout, activations: Mapping[str, Activation] | None = None) -> list[str]:

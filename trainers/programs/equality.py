@@ -12,7 +12,6 @@ from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
-from models.sharding.params import flatten
 from trainers import state, step
 from trainers.plan import fresh_state, in_model_order, in_step_order, make_plan
 from trainers.programs import tables
@@ -72,7 +71,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     current = fresh_state(plan) if initial is None else in_step_order(plan, jax.device_put(initial, plan.shardings))
 
     def parameters() -> dict[str, Any]:
-        return jax.device_get(flatten(in_model_order(plan, current).params))
+        return jax.device_get(in_model_order(plan, current).params)
 
     before, first, all_metrics = parameters(), {}, []
     for i in range(steps):

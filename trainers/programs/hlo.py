@@ -63,7 +63,7 @@ class Instruction:
     Attributes:
       result: the text of its type, with layouts.
       argument: the text between its parentheses: operands, a constant's value, a parameter's number.
-      rest: the text after them: attributes, metadata, backend_config.
+      suffix: the text after them: attributes, metadata, backend_config.
       root: whether its result is that of the computation.
     """
 
@@ -71,7 +71,7 @@ class Instruction:
     opcode: str
     result: str
     argument: str
-    rest: str
+    suffix: str
     root: bool
 
     @functools.cached_property
@@ -94,7 +94,7 @@ class Instruction:
     def attributes(self) -> dict[str, str]:
         """Text of each attribute: {"replica_groups": "{{0,1},{2,3}}", "dimensions": "{0}", ...}."""
         fields, depth, parts = [], 0, []
-        for token in _TOKENS.findall(self.rest):
+        for token in _TOKENS.findall(self.suffix):
             depth += (token in "([{") - (token in ")]}")
             if token == "," and not depth:
                 fields.append("".join(parts))
@@ -108,13 +108,13 @@ class Instruction:
     @functools.cached_property
     def called(self) -> dict[str, tuple[str, ...]]:
         """Names of the computations that it calls, by attribute, one of CALLS."""
-        keys = [key for key in CALLS if f"{key}=" in self.rest and key in self.attributes]
+        keys = [key for key in CALLS if f"{key}=" in self.suffix and key in self.attributes]
         return {key: tuple(re.findall(rf"%({_NAME})", self.attributes[key])) for key in keys}
 
     @property
     def op_name(self) -> str:
         """JAX's name for the operation, such as "jit(step)/while/body/dot_general"; "" where none is noted."""
-        match = _OP_NAME.search(self.rest)
+        match = _OP_NAME.search(self.suffix)
         return re.sub(r"\\(.)", r"\1", match[1][1:-1]) if match else ""
 
 
@@ -245,8 +245,8 @@ _SCOPE = re.compile(r"jvp\(([A-Za-z_][\w.]*)\)")
 def component(op_name: str) -> str:
     """Returns the component whose stack of layers an operation of a training step belongs to (models.sharding.params.scan names
     it); "" outside of any."""
-    found = _SCOPE.search(op_name)
-    return found[1] if found else ""
+    match = _SCOPE.search(op_name)
+    return match[1] if match else ""
 
 
 def phase(op_name: str) -> str:

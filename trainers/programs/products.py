@@ -66,7 +66,7 @@ def _flops_per_run(program: Program, around: Computation, i: Instruction) -> flo
         raise HloError(f"%{i.name}: the FLOPs of a ragged-dot are not in the program")
     if i.opcode != "custom-call":
         return flops(program, around, i)
-    if contracted := _GEMM.search(i.rest):  # cuBLAS
+    if contracted := _GEMM.search(i.suffix):  # cuBLAS
         left = around[i.operands[0]].shapes[0].dims
         return 2.0 * i.shapes[0].size * math.prod(left[int(dim)] for dim in re.findall(r"\d+", contracted[1]))
     known = attention_flops(around, i)

@@ -21,6 +21,7 @@ from trainers.plan import Plan, make_plan
 from trainers.programs import activations, drawings
 from trainers.programs.collectives import Collective, collectives, summary, table
 from trainers.programs.hlo import parse
+from trainers.text_table import text_table
 
 
 def describe(e: Experiment) -> dict[str, Any]:
@@ -49,7 +50,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         "compiler": _compiler(e),
         "pictures": drawings.pictures(plan.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in plan.parameters),
-        **({"convention": told} if (told := family_of(e.model).convention(e.model)) else {}),
+        **({"convention": convention} if (convention := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
         "bytes_per_device": {"parameters": sum(t["bytes_per_device"] for t in tensors), "optimizer": optimizer_bytes(plan)},
@@ -163,11 +164,12 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     compiler = description["compiler"]
     lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/chips.py)"]
     lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
-    width = max(len(t["name"]) for t in description["tensors"])
-    lines += ["", f"  {'parameter':{width}} {'shape':24} {'names':28} {'PartitionSpec':32} {'MiB/device':>11}"]
-    for t in description["tensors"]:
-        shape, axes = "x".join(map(str, t["shape"])), " ".join(t["axes"])
-        lines.append(f"  {t['name']:{width}} {shape:24} {axes:28} {t['spec']:32} {t['bytes_per_device'] / mib:11,.3f}")
+    rows = [
+        [t["name"], "x".join(map(str, t["shape"])), " ".join(t["axes"]), t["spec"], f"{t['bytes_per_device'] / mib:,.3f}"]
+        for t in description["tensors"]
+    ]
+    head = ["parameter", "shape", "names", "PartitionSpec", "MiB/device"]
+    lines += ["", *(f"  {line}" for line in text_table(head, rows, {4}))]
     lines += ["", *([f"Counted: {description['convention']}"] if "convention" in description else []), "Components"]
     lines += [f"  {k:24} {v:>20,}" for k, v in description["components"].items()]
     memory = description["bytes_per_device"]

@@ -185,7 +185,7 @@ class _Scope:
 
     def trips(self, loop: Instruction) -> int | None:
         """Returns the trip count that the compiler noted, or that of the integer which the condition compares."""
-        if noted := _TRIPS.search(loop.rest):
+        if noted := _TRIPS.search(loop.suffix):
             return int(noted[1])
 
         def state(number: int, path: tuple[int, ...]) -> Any:

@@ -13,10 +13,9 @@ import numpy as np
 
 from data import untrusted
 from data.vocabularies import files
-from models import interchange
 from models.errors import shortened
-from models.families import FAMILIES, interchange_of
-from models.interchange import Index, InterchangeError, Shape
+from models.families import FAMILIES, array_files_of
+from models.interchange import Index, InterchangeError, Shape, tensors
 from trainers.weights.ctranslate2 import CTranslate2File
 from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
@@ -76,7 +75,7 @@ class FloatTensors(TensorFile):
         self.require_floats(self.shapes)
 
 
-# By a file's ending: what opens it, and the module of a family that knows its arrays (models.families.interchange_of).
+# By a file's ending: what opens it, and the form by which a family knows its arrays (models.families.array_files_of).
 FORMS = {".npz": (NpzFile, "npz"), ".safetensors": (FloatTensors, "openai"), ".bin": (CTranslate2File, "ctranslate2")}
 
 
@@ -92,24 +91,24 @@ class Bare:
         self.vocabulary = path.parent if files.readable(path.parent) else None
         file: ArrayFile = opener(path)
         self._file = file
-        known = {name: module for name in FAMILIES if (module := interchange_of(name, form))}
+        known = {name: family for name in FAMILIES if (family := array_files_of(name, form))}
         problems = {}
-        for name, module in known.items():
+        for name, family in known.items():
             try:
-                self.config = module.read_config(self._file.shapes)
+                self.config = family.read_config(self._file.shapes)
             except (InterchangeError, ValueError) as error:
                 problems[name] = str(error)
                 continue
-            entries = module.entries(self.config)
+            entries = family.entries(self.config)
             break
         else:
             raise InterchangeError(f"{path}: {'; '.join(problems.values())}")
-        want = interchange.their_shapes(entries)
-        if wrong := interchange.problems(want, _divided(self._file.shapes, want)):
+        want = tensors.their_shapes(entries)
+        if wrong := tensors.problems(want, _divided(self._file.shapes, want)):
             raise InterchangeError(f"{path}: not the arrays of the model that it looks like: {wrong}")
-        self.shapes = interchange.shapes(entries)
+        self.shapes = tensors.shapes(entries)
         self.stored = most_stored((file.dtypes[name].name, file.shapes[name]) for name in file.shapes)
-        self._read = interchange.reader(entries, self._fetch, path)
+        self._read = tensors.reader(entries, self._fetch, path)
 
     def _fetch(self, name: str) -> np.ndarray:
         whole, rows = _rows(name)
@@ -127,8 +126,8 @@ def _divided(stored: Mapping[str, Shape], names: Iterable[str]) -> dict[str, Sha
         whole, rows = _rows(name)
         if name != whole and whole in stored:
             shapes.pop(whole, None)
-            first, *rest = stored[whole]
-            shapes[name] = (len(range(*rows.indices(first))), *rest)
+            first, *inner = stored[whole]
+            shapes[name] = (len(range(*rows.indices(first))), *inner)
     return shapes
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from data import gguf_reader, paths, untrusted
 from data.vocabularies import files, tokenizers
 from data.vocabularies.files import CONFIG
-from models import interchange
 from models.errors import UserError, nearest, shortened, told
-from models.families import FAMILIES, interchange_of
-from models.interchange import Index, InterchangeError, Shape
+from models.families import FAMILIES, gguf_of
+from models.interchange import GgufFiles, Index, InterchangeError, Shape, tensors
 from trainers.weights.source import most_stored
 
 _AT_ONCE = 1 << 17  # numbers that are dequantized together, which stay in a processor's cache
@@ -33,11 +32,11 @@ def _dequantized(stored: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndar
         return gguf.dequantize(stored, kind)
     numbers, size = gguf.GGML_QUANT_SIZES[kind]
     blocks, step = stored.reshape(-1, size), _AT_ONCE // numbers
-    made = np.empty((len(blocks), numbers), np.float32)
+    result = np.empty((len(blocks), numbers), np.float32)
     for start in range(0, len(blocks), step):
         piece = blocks[start : start + step].reshape(1, -1)
-        made[start : start + step] = gguf.dequantize(piece, kind).reshape(-1, numbers)
-    return made.reshape(*stored.shape[:-1], -1)
+        result[start : start + step] = gguf.dequantize(piece, kind).reshape(-1, numbers)
+    return result.reshape(*stored.shape[:-1], -1)
 
 
 class _Tensor:
@@ -73,35 +72,36 @@ class Gguf:
         if (parts := self._value("split.count", 0, int)) > 1:
             raise InterchangeError(f"{path}: one of {parts} parts of a model, which must be merged into one file first")
         architecture = self._value("general.architecture", kind=str)
-        mapping = _mapping(path, architecture)
+        family = _family(path, architecture)
         before = f"{architecture}."
         settings = {k.removeprefix(before): self._value(k) for k in self._file.fields if k.startswith(before)}
         try:
-            self.config = mapping.read_config(architecture, settings, self._tensors)
-            entries = mapping.entries(architecture, self.config)
+            self.config = family.read_config(architecture, settings, self._tensors)
+            entries = family.entries(architecture, self.config)
         except InterchangeError as error:
             raise InterchangeError(f"{path}: {error}") from None
-        except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
+        except Exception as error:  # a config's own check, or values of other types than any that is looked for
             raise InterchangeError(f"{path}: {told(error)}") from error
         shapes = {name: tensor.shape for name, tensor in self._tensors.items()}
-        self._remade = mapping.remade(architecture, shapes)
-        used = {name for form in self._remade.values() for name in form.sources}
-        used |= set(mapping.no_parameters(architecture))
+        self._conversions = family.conversions(architecture, shapes)
+        used = {name for form in self._conversions.values() for name in form.sources}
+        used |= set(family.auxiliary_tensors(architecture))
         stored = {name: shape for name, shape in shapes.items() if name not in used}
-        stored |= {name: form.shape for name, form in self._remade.items()}
-        if wrong := interchange.problems(interchange.their_shapes(entries), stored):
+        stored |= {name: form.shape for name, form in self._conversions.items()}
+        if wrong := tensors.problems(tensors.their_shapes(entries), stored):
             raise InterchangeError(f"{path}: not the tensors of the model that it describes: {wrong}")
-        self.shapes = interchange.shapes(entries)
+        self.shapes = tensors.shapes(entries)
         self.stored = most_stored((t.form, t.shape) for t in self._tensors.values())
-        self._read = interchange.reader(entries, self._fetch, path)
+        self._read = tensors.reader(entries, self._fetch, path)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name, float32."""
         return self._read(name, index)
 
     def _fetch(self, name: str) -> np.ndarray:
-        form = self._remade.get(name)
-        return form.make(*(self._tensors[source] for source in form.sources)) if form else self._tensors[name][...]
+        if conversion := self._conversions.get(name):
+            return conversion.convert(*(self._tensors[source] for source in conversion.sources))
+        return self._tensors[name][...]
 
     def _value(self, key: str, default: Any = None, kind: type = object) -> Any:
         """Returns a value of the file's description, of this kind, which must be there if there is no default."""
@@ -153,14 +153,13 @@ class Gguf:
     def _folder(self, *others: str) -> Path:
         """Returns the folder of what is made from all that the file says of its vocabulary, and from these other contents: two
         files with the same pieces may have other chat templates."""
-        said = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
-        return paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([said, others, CONFIG])[:32]}"
+        described = {key: self._value(key, "") for key in self._file.fields if key.startswith("tokenizer.")}
+        return paths.data_dir() / "vocabularies" / f"gguf-{paths.digest([described, others, CONFIG])[:32]}"
 
 
-def _mapping(path: Path, architecture: str) -> Any:
-    """Returns the family's mapping of an architecture; raises InterchangeError where there is none."""
-    modules = [module for name in FAMILIES if (module := interchange_of(name, "gguf"))]
-    known = {name: module for module in modules for name in module.ARCHITECTURES}
+def _family(path: Path, architecture: str) -> GgufFiles:
+    """Returns how models of an architecture are read; raises InterchangeError where they are not."""
+    known = {name: family for key in FAMILIES if (family := gguf_of(key)) for name in family.architectures}
     if architecture not in known:
         raise InterchangeError(
             f"{path}: models of architecture '{shortened(architecture)}' cannot be read{nearest(architecture, known)}"

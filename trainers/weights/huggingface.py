@@ -3,6 +3,8 @@
 Each family maps the names and the layout of tensors (models/<family>/huggingface.py).
 """
 
+import contextlib
+import dataclasses
 import itertools
 import json
 import math
@@ -18,10 +20,10 @@ from data import paths, untrusted
 from data.vocabularies import boundaries, chat_templates, files
 from data.vocabularies.files import TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
-from models import interchange
 from models.errors import nearest, shortened, told
 from models.families import FAMILIES, interchange_of
-from models.interchange import Index, InterchangeError, Shape
+from models.interchange import Conversion, Entry, Index, Interchange, InterchangeError, Shape, tensors
+from models.interchange.settings import setting
 from trainers.weights import tensor_files
 from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
@@ -41,14 +43,14 @@ def refuse_pickle(path: Path) -> None:
         )
 
 
-def _mappings() -> dict[str, Any]:
-    """Returns the modules that read and write these files, by family."""
-    return {name: module for name in FAMILIES if (module := interchange_of(name))}
+def _interchanges() -> dict[str, Interchange]:
+    """Returns how these files are read and written, by family."""
+    return {name: interchange for name in FAMILIES if (interchange := interchange_of(name))}
 
 
-def _mapping(family: str) -> Any:
-    """Returns the family's mapping to these files; raises InterchangeError if it has none."""
-    known = _mappings()
+def interchange_for(family: str) -> Interchange:
+    """Returns how a family's models are read from and written to these files; raises InterchangeError if they are not."""
+    known = _interchanges()
     if family not in known:
         raise InterchangeError(f"models of family {family!r} have no Hugging Face form; {' and '.join(known)} have")
     return known[family]
@@ -69,140 +71,167 @@ class HuggingFace:
     def __init__(self, folder: Path):
         self.folder = folder
         self.theirs = _json(folder / CONFIG)
-        mapping = _of_type(self.theirs)
-        self.config = self._read_config(mapping)
-        for line in getattr(mapping, "differences", lambda theirs: [])(self.theirs):
+        self._reader = _ConfigReader(folder, self.theirs, interchange_of_type(self.theirs))
+        config = self._reader.read()
+        for line in self._reader.interchange.differences(self.theirs):
             print(f"{folder}: {line}", file=sys.stderr, flush=True)
-        self._tensors: dict[str, tuple[TensorFile, str]] = {}
-        files_ = _files(folder)
-        self._sources = {name: file for file in files_ for name in file.shapes}
-        remade = getattr(mapping, "remade", interchange.as_it_is)
-        self._remade = remade(self.config, {name: file.shapes[name] for name, file in self._sources.items()})
-        used = {name for form in self._remade.values() for name in form.sources}
-        for file in files_:
-            for name in file.shapes:
-                if name not in used and (known := mapping.canonical(self.config, name)):
-                    if known in self._tensors or known in self._remade:
-                        raise InterchangeError(f"{folder}: {shortened(known)} is there twice")
-                    self._tensors[known] = file, name
-        self._settle_copies(mapping)
-        readable = mapping.readable(self.config)
-        want = interchange.their_shapes(readable)
-        stored = {known: file.shapes[name] for known, (file, name) in self._tensors.items()}
-        stored |= {known: form.shape for known, form in self._remade.items()}
-        kept = {k for k in want.keys() | stored.keys() if (k in want and k in stored) or not mapping.is_head_tensor(k)}
-        want, stored = ({k: v for k, v in tensor_shapes.items() if k in kept} for tensor_shapes in (want, stored))
-        if wrong := interchange.problems(want, stored):
-            if lost := self._lost_output(mapping, want, stored):
-                raise InterchangeError(f"{folder}: {lost}")
-            raise InterchangeError(f"{folder}: not the tensors of the model in its {CONFIG}: {wrong}")
-        for known in stored:
-            for file, name in self._parts(known):
-                file.require_floats([name])
-        entries = [e for e in readable if all(name in stored for name in e.names())]
-        self.shapes = interchange.shapes(entries)
-        self._read = interchange.reader(entries, self._fetch, folder)
-        floats = ((dtype.name, file.shapes[name]) for file in files_ for name, dtype in file.floats.items())
+        self.config, in_folder = _without_copies(self._reader, config, _folder_tensors(self._reader, config))
+        entries = _entries_to_read(self._reader, self.config, in_folder)
+        self.shapes = tensors.shapes(entries)
+        self._read = tensors.reader(entries, in_folder.fetch, folder)
+        by_file = dict.fromkeys(in_folder.files.values())
+        floats = ((dtype.name, file.shapes[name]) for file in by_file for name, dtype in file.floats.items())
         self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None
 
-    def reading(self) -> dict[str, Any]:
+    def data_fields(self) -> dict[str, Any]:
         """Returns the fields of the data that the folder's preprocessor sets, beside those of its family (Family.adapt_data).
 
         Raises:
           InterchangeError: nothing here reads sounds or pictures so.
         """
-        read = getattr(_of_type(self.theirs), "reading", None)
         for file, parts in PREPROCESSORS.items():
-            if read is None or not (self.folder / file).exists():
+            if not (self.folder / file).exists():
                 continue
             theirs = _json(self.folder / file)
             theirs = next((theirs[part] for part in parts if part in theirs), theirs)
             try:
-                return read(self.config, theirs)
+                return self._reader.interchange.data_fields(self.config, theirs)
             except InterchangeError as error:
                 raise InterchangeError(f"{self.folder / file}: {str(error).removeprefix('config.json: ')}") from None
         return {}
-
-    def _read_config(self, mapping: Any, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
-        """Returns our configuration of config.json, with some settings changed."""
-        try:
-            getattr(mapping, "check_packing", interchange.is_not_packed)(self.theirs)
-            return mapping.read_config(self.theirs | dict(changed))
-        except InterchangeError as error:
-            raise InterchangeError(f"{self.folder}: {error}") from None
-        except Exception as error:  # a config's own check, or values of other types than any that a mapping looks for
-            raise InterchangeError(f"{self.folder}: {CONFIG}: {told(error)}") from error
-
-    def _settle_copies(self, mapping: Any) -> None:
-        """Drops tensors that repeat others. If one differs, the model is read as untied whatever config.json says, as
-        `transformers` (5.23) does.
-
-        Raises:
-          InterchangeError: the family has no untied model.
-        """
-        copies = {
-            copy: original for copy, original in mapping.copies(self.config).items() if {copy, original} <= self._tensors.keys()
-        }
-        for copy, original in copies.items():
-            if interchange.equal(self._fetch(copy), self._fetch(original)):
-                continue
-            try:
-                config = self._read_config(mapping, mapping.untied(self.theirs))
-            except InterchangeError:
-                config = self.config
-            if copy in mapping.copies(config):
-                raise InterchangeError(
-                    f"{self.folder}: {copy} differs from {original}, whose copy it has to be: no untied "
-                    f"{self.theirs['model_type']!r} can be read"
-                )
-            self.config = config
-            break
-        for copy in mapping.copies(self.config):
-            self._tensors.pop(copy, None)
-
-    def _lost_output(self, mapping: Any, want: Mapping[str, Shape], stored: Mapping[str, Shape]) -> str:
-        """Returns advice for a model that lacks only the output matrix that it should have; "" for any other."""
-        tied = mapping.copies(self._read_config(mapping, {"tie_word_embeddings": True}))
-        for output, table in tied.items():
-            if stored == {name: shape for name, shape in want.items() if name != output}:
-                return (
-                    f"it holds no output matrix ({output}), a bare model has none: use a folder saved with it, or set "
-                    f"tie_word_embeddings to true in {CONFIG} if {table} is the output too"
-                )
-        return ""
-
-    def _parts(self, known: str) -> list[tuple[TensorFile, str]]:
-        """Returns where the numbers of a tensor are, unless they are packed."""
-        form = self._remade.get(known)
-        if form is None:
-            return [self._tensors[known]]
-        return [] if form.packed else [(self._sources[name], name) for name in form.sources]
-
-    def _fetch(self, known: str) -> np.ndarray:
-        form = self._remade.get(known)
-        if form is not None:
-            return form.make(*(self._sources[name](name) for name in form.sources))
-        file, name = self._tensors[known]
-        return file(name)
 
     def read(self, name: str, index: Index = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name, as it is stored."""
         return self._read(name, index)
 
 
+@dataclasses.dataclass(frozen=True)
+class _ConfigReader:
+    """Reads the config.json of a folder, as it is or with settings changed."""
+
+    folder: Path
+    theirs: dict[str, Any]
+    interchange: Interchange
+
+    def read(self, changed: Mapping[str, Any] = MappingProxyType({})) -> Any:
+        try:
+            self.interchange.check_quantization(self.theirs)
+            return self.interchange.read_config(self.theirs | dict(changed))
+        except InterchangeError as error:
+            raise InterchangeError(f"{self.folder}: {error}") from None
+        except Exception as error:  # a config's own check, or values of other types than any that is looked for
+            raise InterchangeError(f"{self.folder}: {CONFIG}: {told(error)}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class _FolderTensors:
+    """The tensors that a folder holds, by canonical name.
+
+    Attributes:
+      files: the file of each tensor, by its name there.
+      names: the names in files.
+      conversions: those that are made of others.
+    """
+
+    files: Mapping[str, TensorFile]
+    names: Mapping[str, str]
+    conversions: Mapping[str, Conversion]
+
+    @property
+    def shapes(self) -> dict[str, Shape]:
+        shapes = {known: self.files[name].shapes[name] for known, name in self.names.items()}
+        return shapes | {known: conversion.shape for known, conversion in self.conversions.items()}
+
+    def fetch(self, known: str) -> np.ndarray:
+        if known in self.conversions:
+            conversion = self.conversions[known]
+            return conversion.convert(*(self.files[name](name) for name in conversion.sources))
+        return self.files[self.names[known]](self.names[known])
+
+    def require_floats(self, known: str) -> None:
+        """Raises InterchangeError if a tensor's numbers are no floats, unless they are packed."""
+        conversion = self.conversions.get(known)
+        for name in (self.names[known],) if conversion is None else () if conversion.packed else conversion.sources:
+            self.files[name].require_floats([name])
+
+
+def _folder_tensors(reader: _ConfigReader, config: Any) -> _FolderTensors:
+    """Returns the tensors of a folder; raises InterchangeError for one that is there twice."""
+    listed = [(name, file) for file in _files(reader.folder) for name in file.shapes]
+    conversions = reader.interchange.conversions(config, {name: file.shapes[name] for name, file in listed})
+    sources = {name for conversion in conversions.values() for name in conversion.sources}
+    names: dict[str, str] = {}
+    for name, _ in listed:
+        known = None if name in sources else reader.interchange.canonical_name(config, name)
+        if known and (known in names or known in conversions):
+            raise InterchangeError(f"{reader.folder}: {shortened(known)} is there twice")
+        if known:
+            names[known] = name
+    return _FolderTensors(dict(listed), names, conversions)
+
+
+def _without_copies(reader: _ConfigReader, config: Any, in_folder: _FolderTensors) -> tuple[Any, _FolderTensors]:
+    """Returns the configuration and the tensors without those that repeat others. If one differs, the model is read as untied
+    whatever config.json says, as `transformers` (5.23) does.
+
+    Raises:
+      InterchangeError: the family has no untied model.
+    """
+    ties = reader.interchange.tied_tensors
+    for copy, original in ties(config).items():
+        if not {copy, original} <= in_folder.names.keys() or tensors.equal(in_folder.fetch(copy), in_folder.fetch(original)):
+            continue
+        with contextlib.suppress(InterchangeError):
+            config = reader.read(reader.interchange.untied(reader.theirs))
+        if copy in ties(config):
+            raise InterchangeError(
+                f"{reader.folder}: {copy} differs from {original}, whose copy it has to be: no untied "
+                f"{reader.theirs['model_type']!r} can be read"
+            )
+        break
+    names = {known: name for known, name in in_folder.names.items() if known not in ties(config)}
+    return config, dataclasses.replace(in_folder, names=names)
+
+
+def _entries_to_read(reader: _ConfigReader, config: Any, in_folder: _FolderTensors) -> list[Entry]:
+    """Returns the entries whose tensors a folder holds; raises InterchangeError if they are not those of its model."""
+    readable = reader.interchange.readable_entries(config)
+    want, stored = tensors.their_shapes(readable), in_folder.shapes
+    optional = {name for name in want.keys() ^ stored.keys() if reader.interchange.is_head_tensor(name)}
+    want, stored = ({k: v for k, v in shapes.items() if k not in optional} for shapes in (want, stored))
+    if wrong := tensors.problems(want, stored):
+        if lost := _lost_output(reader, want, stored):
+            raise InterchangeError(f"{reader.folder}: {lost}")
+        raise InterchangeError(f"{reader.folder}: not the tensors of the model in its {CONFIG}: {wrong}")
+    for known in stored:
+        in_folder.require_floats(known)
+    return [entry for entry in readable if all(name in stored for name in entry.names())]
+
+
+def _lost_output(reader: _ConfigReader, want: Mapping[str, Shape], stored: Mapping[str, Shape]) -> str:
+    """Returns advice for a model that lacks only the output matrix that it should have; "" for any other."""
+    tied = reader.interchange.tied_tensors(reader.read({"tie_word_embeddings": True}))
+    for output, table in tied.items():
+        if stored == {name: shape for name, shape in want.items() if name != output}:
+            return (
+                f"it holds no output matrix ({output}), a bare model has none: use a folder saved with it, or set "
+                f"tie_word_embeddings to true in {CONFIG} if {table} is the output too"
+            )
+    return ""
+
+
 def _json(path: Path) -> dict[str, Any]:
     return untrusted.read_json(path, InterchangeError)
 
 
-def _of_type(theirs: dict[str, Any]) -> Any:
-    """Returns the family's mapping for a config.json."""
-    known = _mappings()
-    families = {kind: family for family, module in known.items() for kind in module.MODEL_TYPES}
-    kind = interchange.setting(theirs, "model_type", str)
-    if kind not in families:
-        raise InterchangeError(f"config.json: no model of type {shortened(kind)!r} here{nearest(kind, families)}")
-    return known[families[kind]]
+def interchange_of_type(theirs: dict[str, Any]) -> Interchange:
+    """Returns how the model of a config.json is read; raises InterchangeError for one of no family."""
+    by_type = {kind: interchange for interchange in _interchanges().values() for kind in interchange.model_types}
+    kind = setting(theirs, "model_type", str)
+    if kind not in by_type:
+        raise InterchangeError(f"config.json: no model of type {shortened(kind)!r} here{nearest(kind, by_type)}")
+    return by_type[kind]
 
 
 def _files(folder: Path) -> list[TensorFile]:
@@ -212,7 +241,7 @@ def _files(folder: Path) -> list[TensorFile]:
         for file in sorted(folder.iterdir()):
             refuse_pickle(file)
         raise InterchangeError(f"{folder}: neither {ONE_FILE} nor {INDEX} is there")
-    names = interchange.setting(_json(folder / INDEX), "weight_map", dict)
+    names = setting(_json(folder / INDEX), "weight_map", dict)
     files = []
     for shard in sorted(set(map(str, names.values()))):
         refuse_pickle(folder / shard)
@@ -235,18 +264,18 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
     """
     if to.exists():
         raise InterchangeError(f"{to} exists; choose a new folder")
-    mapping = _mapping(weights.config.family)
-    config, entries = mapping.write_config(weights.config), mapping.entries(weights.config)
-    wrong = interchange.problems(want := interchange.shapes(entries), {k: v for k, v in weights.shapes.items() if k in want})
-    if wrong:
+    interchange = interchange_for(weights.config.family)
+    config, entries = interchange.write_config(weights.config), interchange.entries(weights.config)
+    want = tensors.shapes(entries)
+    if wrong := tensors.problems(want, {name: shape for name, shape in weights.shapes.items() if name in want}):
         raise InterchangeError(f"not the tensors of the model to write: {wrong}")
-    tensors = ((name, (array,)) for name, array in interchange.written(entries, weights.read))
+    written = ((name, (array,)) for name, array in tensors.written(entries, weights.read))
     with paths.new_folder(to.absolute()) as folder:
-        shards = list(_shards(interchange.their_shapes(entries), max_shard_bytes))
+        shards = list(_shards(tensors.their_shapes(entries), max_shard_bytes))
         places = {}
         for i, shapes in enumerate(shards, 1):
             name = ONE_FILE if len(shards) == 1 else f"model-{i:05}-of-{len(shards):05}.safetensors"
-            tensor_files.write(folder / name, shapes, itertools.islice(tensors, len(shapes)), {"format": "pt"})
+            tensor_files.write(folder / name, shapes, itertools.islice(written, len(shapes)), {"format": "pt"})
             places |= dict.fromkeys(shapes, name)
         if len(shards) > 1:
             total = sum(map(_bytes, (shape for shapes in shards for shape in shapes.values())))
@@ -257,16 +286,10 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
             config |= {k: v for k, v in named.items() if config.get(k) is None}
         write_json(folder / CONFIG, config)
         tokenizer = Tokenizer(folder) if (folder / TOKENIZER).exists() else None
-        for name, settings in getattr(mapping, "beside", _nothing)(weights.config, tokenizer).items():
+        for name, settings in interchange.companion_files(weights.config, tokenizer).items():
             own = weights.vocabulary / name if weights.vocabulary else folder / name
             write_json(folder / name, settings | (_json(own) if own.exists() else {}))
     return to
-
-
-def _nothing(config: Any, tokenizer: Any) -> dict[str, dict[str, Any]]:
-    """Returns the further files of a family's folder: none."""
-    del config, tokenizer
-    return {}
 
 
 def _shards(shapes: dict[str, Shape], most: int) -> Iterator[dict[str, Shape]]:

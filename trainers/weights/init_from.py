@@ -16,11 +16,11 @@ from data.vocabularies.files import IDS, TOKENIZER
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.families import ModelConfig
-from models.sharding.params import components, flatten
+from models.sharding.params import components
 from trainers import adapt
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
-from trainers.weights import open, source
+from trainers.weights import load_any, source
 from trainers.weights.release import MANIFEST, ReleaseError
 from trainers.weights.source import Weights
 
@@ -28,8 +28,9 @@ from trainers.weights.source import Weights
 def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object]) -> State:
     """Returns the state of step 0.
 
-    With `train.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in `train.fresh` may be
-    missing there, or be those of another head: they start fresh, as adapters do, and a line says so.
+    With `train.finetune.init_from`, parameters are read onto the mesh a piece at a time. Those of the components in
+    `train.finetune.fresh` may be missing there, or be those of another head: they start fresh, as adapters do, and a line says
+    so.
 
     Args:
       vocabulary: the folder of the run's vocabulary, None for random data; it must be that of the weights.
@@ -38,18 +39,18 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
       UserError: a tensor is missing, superfluous, or of another shape; or the vocabulary is another one.
     """
     e = plan.experiment
-    if not e.train.init_from:
+    if not e.train.finetune.init_from:
         return fresh_state(plan)
-    parts = sources(e.train.init_from)
+    parts = sources(e.train.finetune.init_from)
     if vocabulary is not None:
         check_reference(parts.get("", Path()), vocabulary)
     known = components(plan.model)
     for component in parts:
         if component and component not in known:
-            raise ConfigError(f"train.init_from: no component {component!r}{nearest(component, known)}")
+            raise ConfigError(f"train.finetune.init_from: no component {component!r}{nearest(component, known)}")
     given: dict[str, jax.Array] = {}
     for component, path in parts.items():
-        weights: Weights = open.open_weights(path)
+        weights: Weights = load_any.open_weights(path)
         other_prefixes = [f"{other}." for other in parts if other and other != component]
         infos = [
             info
@@ -60,20 +61,20 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         if vocabulary is not None and any("vocab" in info.axes for info in infos):  # a tower reads no text
             check_vocabulary(weights, vocabulary)
         weights = source.Component(weights, component) if component else source.Resized(weights, e.model)
-        source.check(wanted, weights, e.train.fresh)
-        names = source.fitting(e.model, wanted, weights, e.train.fresh)
+        source.check(wanted, weights, e.train.finetune.fresh)
+        names = source.fitting(e.model, wanted, weights, e.train.finetune.fresh)
         if fresh := sorted(wanted.keys() - set(names)):
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
         by_name = {info.name: info for info in infos}
         for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
             place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
             whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
-            given |= adapt.quantized(flatten(whole), by_name, e.train.lora)
+            given |= adapt.quantized(whole, by_name, e.train.finetune.lora)
     return fresh_state(plan, given=given)
 
 
 def sources(text: str) -> dict[str, Path]:
-    """Returns where each component starts from: `train.init_from`, taken apart; "" is the whole model.
+    """Returns where each component starts from: `train.finetune.init_from`, taken apart; "" is the whole model.
 
     Raises:
       ConfigError: a component is named twice.
@@ -84,7 +85,7 @@ def sources(text: str) -> dict[str, Path]:
         if not equals or not re.fullmatch(r"[\w.]+", component) or located(part).exists():
             component, path = "", part
         if component in parts:
-            raise ConfigError(f"train.init_from={text!r}: component {component!r} is named twice")
+            raise ConfigError(f"train.finetune.init_from={text!r}: component {component!r} is named twice")
         parts[component] = located(path)
     return parts
 
@@ -95,27 +96,27 @@ def model_of(e: Experiment) -> ModelConfig:
     Raises:
       ConfigError: it starts from none, from those of components alone, or from a model of another family.
     """
-    whole = sources(e.train.init_from).get("") if e.train.init_from else None
+    whole = sources(e.train.finetune.init_from).get("") if e.train.finetune.init_from else None
     if whole is None:
-        raise ConfigError(f"train.init_from={e.train.init_from!r}: expected weights of a whole model, whose sizes are taken")
-    model = open.open_weights(whole).config
+        raise ConfigError(
+            f"train.finetune.init_from={e.train.finetune.init_from!r}: expected weights of a whole model, whose sizes are taken"
+        )
+    model = load_any.open_weights(whole).config
     if type(model) is not type(e.model):
         raise ConfigError(f"{whole} is of family {model.family!r}, and {e.name} of {e.model.family!r}")
     return model
 
 
 def newest_step(text: str) -> int | None:
-    """Returns the newest step of the runs that `train.init_from` names; None where it names none."""
-    from trainers.checkpoints import (
-        checkpoint,  # Orbax takes a third of a second: released weights need not wait for it
-    )
+    """Returns the newest step of the runs that `train.finetune.init_from` names; None where it names none."""
+    from trainers.checkpoints import checkpoint  # Orbax takes a third of a second: released weights need not wait for it
 
     paths = sources(text).values() if text else ()
     return max((step for path in paths if (step := checkpoint.newest_step(path)) is not None), default=None)
 
 
 def located(text: str) -> Path:
-    """Returns the path that `train.init_from` denotes: a path, or the name of released weights that were fetched."""
+    """Returns the path that `train.finetune.init_from` denotes: a path, or the name of released weights that were fetched."""
     path = Path(text).expanduser()
     if not path.exists() and text in released.WEIGHTS:
         return released.weights_folder(text)
@@ -128,8 +129,8 @@ def check_reference(start: Path, cache: Path) -> None:
     made_with = untrusted.read_json(manifest, ConfigError).get("reference") if manifest.exists() else None
     if made_with and start.resolve() != located(made_with).resolve():
         raise ConfigError(
-            f"train.init_from={str(start)!r}: the reference of cache {cache.name!r} is {made_with}; start from it, or prepare "
-            "the cache anew"
+            f"train.finetune.init_from={str(start)!r}: the reference of cache {cache.name!r} is {made_with}; start from it, or "
+            "prepare the cache anew"
         )
 
 

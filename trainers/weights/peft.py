@@ -13,20 +13,18 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from configs.experiment import Lora
 from data import paths, untrusted
 from models.errors import nearest, shortened
-from models.families import interchange_of
 from models.interchange import Entry, Index, InterchangeError, Part
 from models.parts.low_rank import update
-from models.sharding.params import flatten
 from trainers.adapt import PREFIX
 from trainers.weights import tensor_files
-from trainers.weights.huggingface import write_json
+from trainers.weights.huggingface import interchange_for, write_json
 from trainers.weights.patterns import Patterns
 from trainers.weights.source import Weights
 from trainers.weights.tensor_files import TensorFile
@@ -106,67 +104,77 @@ def _config(folder: Path) -> dict[str, Any]:
     return untrusted.read_json(folder / CONFIG, InterchangeError)
 
 
-def _read(folder: Path, base: Weights) -> dict[str, tuple[np.ndarray, np.ndarray, int]]:
-    """Returns A, B with the scale in it, and the number of stacked dimensions, of each of our parameters that is adapted."""
-    config = _config(folder)
+class _Update(NamedTuple):
+    """The change of one of our parameters: A and B, with the scale in B, and how many of their dimensions are stacked."""
+
+    a: np.ndarray
+    b: np.ndarray
+    stacked: int
+
+
+def _read(folder: Path, base: Weights) -> dict[str, _Update]:
+    """Returns the changes of our parameters that are adapted, by name."""
+    config, file = _config(folder), TensorFile(folder / TENSORS)
+    _check_settings(config, folder / CONFIG)
+    interchange = interchange_for(base.config.family)
+    entries = (entry for entry in interchange.entries(base.config) if entry.parts[0].inputs and not entry.file)
+    places = {name: (e, at) for e in entries for at, name in zip(np.ndindex(e.stacked), e.names(), strict=True)}
+    modules = _modules(file)
+    most, patterns = max((file.shapes[f"{module}{_A}"][0] for module in modules), default=0), Patterns()
+    updates: dict[str, _Update] = {}
+    for module in modules:
+        name = module.removeprefix(_ROOT)
+        theirs = interchange.canonical_name(base.config, f"{name}.weight")
+        if theirs not in places:
+            known = nearest(name, [place.removesuffix(".weight") for place in places])
+            raise InterchangeError(f"{file.path}: no projection {shortened(name)}{known}")
+        entry, at = places[theirs]
+        a, b = _halves(file, module, entry)
+        with untrusted.damage(folder / CONFIG, InterchangeError):
+            b = _scale(config, patterns, name, len(a)) * b
+        sides = dataclasses.replace(entry, transposed=True, parts=tuple(_side(part, len(a)) for part in entry.parts))
+        for part, half in zip(entry.parts, sides.split(b), strict=True):
+            inputs, outputs = part.shape[: part.inputs], part.shape[part.inputs :]
+            if part.name not in updates:
+                a_shape, b_shape = (*entry.stacked, *inputs, most), (*entry.stacked, most, *outputs)
+                zeros = np.zeros(a_shape, np.float32), np.zeros(b_shape, np.float32)
+                updates[part.name] = _Update(*zeros, len(entry.stacked))
+            updates[part.name].a[at][..., : len(a)] = a.T.reshape(*inputs, len(a))
+            updates[part.name].b[at][: len(a)] = half
+    return updates
+
+
+def _check_settings(config: Mapping[str, Any], path: Path) -> None:
+    """Raises InterchangeError for a setting by which an adapter would be more than W + s A B."""
     for key, value in config.items():
         known = _PLAIN.get(key, ())
         if key not in _READ and (value or key in _PLAIN) and value not in known:
             only = f", only {json.dumps(known[0])}" if known else ""
-            set_to = f"{shortened(key)}={json.dumps(value)[:60]}"
-            raise InterchangeError(f"{folder / CONFIG}: {set_to} is not supported{only}")
-    mapping = interchange_of(base.config.family)
-    if mapping is None:
-        raise InterchangeError(f"models of family {base.config.family!r} have no Hugging Face form, which an adapter belongs to")
-    places = {
-        name: (entry, at)
-        for entry in mapping.entries(base.config)
-        if entry.parts[0].inputs and not entry.file
-        for at, name in zip(np.ndindex(entry.stacked), entry.names(), strict=True)
-    }
-    file = TensorFile(folder / TENSORS)
+            raise InterchangeError(f"{path}: {shortened(key)}={json.dumps(value)[:60]} is not supported{only}")
+
+
+def _modules(file: TensorFile) -> list[str]:
+    """Returns the modules of which a file has both matrices; raises InterchangeError if it has anything else."""
     file.require_floats(file.shapes)
-    updates: dict[str, tuple[np.ndarray, np.ndarray, int]] = {}
     modules = {name.removesuffix(side) for name in file.shapes for side in (_A, _B) if name.endswith(side)}
     if odd := sorted(set(file.shapes) - {module + side for module in modules for side in (_A, _B)}):
-        raise InterchangeError(
-            f"{folder / TENSORS}: {shortened(odd[0])} is no low-rank matrix of a projection, or lacks its other half"
-        )
-    ranks = {module: file.shapes[module + _A][0] for module in modules if module + _A in file.shapes}
-    patterns = Patterns()
+        raise InterchangeError(f"{file.path}: {shortened(odd[0])} is no low-rank matrix of a projection, or lacks its other half")
     for module in sorted(modules):
-        name = module.removeprefix(_ROOT)
-        theirs = mapping.canonical(base.config, f"{name}.weight")
-        if theirs not in places:
-            known = nearest(name, [place.removesuffix(".weight") for place in places])
-            raise InterchangeError(f"{folder / TENSORS}: no projection {shortened(name)}{known}")
-        entry, at = places[theirs]
         if not {module + _A, module + _B} <= set(file.shapes):
-            raise InterchangeError(f"{folder / TENSORS}: {shortened(module)} has one of lora_A and lora_B alone")
-        a, b = np.asarray(file(module + _A), np.float32), np.asarray(file(module + _B), np.float32)
-        rank = ranks[module]
-        inputs = entry.parts[0].flat[0]
-        outputs = [part.flat[-1] for part in entry.parts]
-        if a.shape != (rank, inputs) or b.shape != (sum(outputs), rank):
-            raise InterchangeError(
-                f"{folder / TENSORS}: {shortened(module)} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, expected "
-                f"[r, {inputs}] and [{sum(outputs)}, r]"
-            )
-        with untrusted.damage(folder / CONFIG, InterchangeError):
-            b = _scale(config, patterns, name, rank) * b
-        halves = dataclasses.replace(entry, transposed=True, parts=tuple(_side(part, rank) for part in entry.parts))
-        for part, half in zip(entry.parts, halves.split(b), strict=True):
-            if part.name not in updates:
-                most, dims = max(ranks.values()), part.shape[: part.inputs]
-                updates[part.name] = (
-                    np.zeros((*entry.stacked, *dims, most), np.float32),
-                    np.zeros((*entry.stacked, most, *part.shape[part.inputs :]), np.float32),
-                    len(entry.stacked),
-                )
-            all_a, all_b, _ = updates[part.name]
-            all_a[at][..., :rank] = a.T.reshape(*part.shape[: part.inputs], rank)
-            all_b[at][:rank] = half
-    return updates
+            raise InterchangeError(f"{file.path}: {shortened(module)} has one of lora_A and lora_B alone")
+    return sorted(modules)
+
+
+def _halves(file: TensorFile, module: str, entry: Entry) -> tuple[np.ndarray, np.ndarray]:
+    """Returns their A [r, in] and B [out, r] of a module; raises InterchangeError if they do not fit its matrix."""
+    a, b = (np.asarray(file(f"{module}{side}"), np.float32) for side in (_A, _B))
+    rank, inputs, outputs = a.shape[0], entry.parts[0].flat[0], sum(part.flat[-1] for part in entry.parts)
+    if a.shape != (rank, inputs) or b.shape != (outputs, rank):
+        raise InterchangeError(
+            f"{file.path}: {shortened(module)} has lora_A {list(a.shape)} and lora_B {list(b.shape)}, expected [r, {inputs}] "
+            f"and [{outputs}, r]"
+        )
+    return a, b
 
 
 def _side(part: Part, rank: int) -> Part:
@@ -201,32 +209,43 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
     """
     if to.exists():
         raise InterchangeError(f"{to} exists; choose a new folder")
-    flat = {name: np.asarray(x) for name, x in flatten(params).items() if name.startswith(PREFIX)}
-    left = {name.removeprefix(PREFIX).removesuffix(".a") for name in flat if name.endswith(".a")}
-    if not left:
+    flat = {name: np.asarray(x) for name, x in params.items() if name.startswith(PREFIX)}
+    names = {name.removeprefix(PREFIX).removesuffix(".a") for name in flat if name.endswith(".a")}
+    if not names:
         raise InterchangeError("the run has no adapters: it trained whole matrices")
-    mapping = interchange_of(model.family)
-    if mapping is None:
-        raise InterchangeError(f"models of family {model.family!r} have no Hugging Face form, which an adapter belongs to")
+    entries = [e for e in interchange_for(model.family).entries(model) if _is_projection(e) and names & _parts(e).keys()]
+    if left := names - {name for entry in entries for name in _parts(entry)}:
+        raise InterchangeError(f"{min(left)} is adapted, and no projection of `transformers`: PEFT has no such form of it")
     tensors: dict[str, np.ndarray] = {}
     ranks: dict[str, int] = {}
-    plain = True
-    for entry in mapping.entries(model):
-        adapted = [part for part in entry.parts if part.name in left]
-        if not adapted or not entry.theirs.endswith(".weight") or entry.theirs.count("embed") or entry.file:
-            continue
-        left -= {part.name for part in adapted}
-        plain &= entry.transposed
-        rank = lora.rank * len(adapted)
+    for entry in entries:
+        adapted = [part for name, part in _parts(entry).items() if name in names]
         for at, name in zip(np.ndindex(entry.stacked), entry.names(), strict=True):
             module = name.removesuffix(".weight")
             a, b = _joined(entry, adapted, flat, at, lora.rank)
             tensors[f"{_ROOT}{module}{_A}"], tensors[f"{_ROOT}{module}{_B}"] = a, b
-            ranks[module] = rank
-    if left:
-        raise InterchangeError(f"{sorted(left)[0]} is adapted, and no projection of `transformers`: PEFT has no such form of it")
+            ranks[module] = len(a)
+    config = _settings(ranks, lora, base, transposed=all(entry.transposed for entry in entries))
+    with paths.new_folder(to.absolute()) as folder:
+        shapes = {name: x.shape for name, x in tensors.items()}
+        tensor_files.write(folder / TENSORS, shapes, ((name, (x,)) for name, x in tensors.items()), {"format": "pt"})
+        write_json(folder / CONFIG, config)
+    return to
+
+
+def _parts(entry: Entry) -> dict[str, Part]:
+    return {part.name: part for part in entry.parts}
+
+
+def _is_projection(entry: Entry) -> bool:
+    """Returns whether PEFT adapts a tensor: a module's matrix, and no table."""
+    return entry.theirs.endswith(".weight") and "embed" not in entry.theirs and not entry.file
+
+
+def _settings(ranks: Mapping[str, int], lora: Lora, base: str, *, transposed: bool) -> dict[str, Any]:
+    """Returns the adapter_config.json of modules of these ranks, whose matrices are stored as [out, in] if `transposed`."""
     wide = {module: rank for module, rank in ranks.items() if rank != lora.rank}
-    config = {
+    return {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
         "base_model_name_or_path": base,
@@ -236,15 +255,10 @@ def write(model: Any, params: dict[str, Any], lora: Lora, to: Path, base: str) -
         "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
         "rank_pattern": wide,
         "alpha_pattern": {module: lora.alpha * rank / lora.rank for module, rank in wide.items()},
-        "fan_in_fan_out": not plain,
+        "fan_in_fan_out": not transposed,
         "bias": "none",
         "inference_mode": True,
     }
-    with paths.new_folder(to.absolute()) as folder:
-        shapes = {name: x.shape for name, x in tensors.items()}
-        tensor_files.write(folder / TENSORS, shapes, ((name, (x,)) for name, x in tensors.items()), {"format": "pt"})
-        write_json(folder / CONFIG, config)
-    return to
 
 
 def _joined(

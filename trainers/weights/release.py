@@ -25,8 +25,8 @@ from data import paths, untrusted
 from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from data.vocabularies import files
-from models import interchange
 from models.errors import UserError
+from models.interchange import InterchangeError, tensors
 from models.sharding.params import describe
 from trainers.plan import abstract_model
 from trainers.processes import versions
@@ -90,8 +90,8 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
     if to.exists():
         raise ReleaseError(f"{to} exists; choose a new folder")
     shapes = {info.name: info.shape for info in describe(abstract_model(e))}
-    if wrong := interchange.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
-        raise interchange.InterchangeError(f"the weights lack what the model needs: {wrong}")
+    if wrong := tensors.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
+        raise InterchangeError(f"the weights lack what the model needs: {wrong}")
     with paths.new_folder(to.absolute()) as folder:
         tensor_files.write(folder / WEIGHTS, shapes, ((k, pieces(weights, k)) for k in shapes), {})
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
@@ -197,11 +197,11 @@ class Release:
         self.stored = most_stored((dtype.name, self.shapes[name]) for name, dtype in self._file.dtypes.items())
         with untrusted.damage(f"release {folder}: {EXPERIMENT}", ReleaseError):  # sizes that are no model's fail anywhere
             shapes = {info.name: info.shape for info in describe(abstract_model(self.experiment))}
-        if wrong := interchange.problems(shapes, self.shapes):
+        if wrong := tensors.problems(shapes, self.shapes):
             raise ReleaseError(f"release {folder}: {WEIGHTS} has not the parameters of {EXPERIMENT}'s model: {wrong}")
 
     def read(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
         """Returns a piece of the parameter of this name; raises InterchangeError if one of its numbers is NaN or infinite."""
         piece = self._file(name)[index]
-        interchange.check_finite(piece, f"{self._file.path}: {name}")
+        tensors.check_finite(piece, f"{self._file.path}: {name}")
         return piece

@@ -14,11 +14,9 @@ import jax
 import numpy as np
 
 from configs.experiment import FRESH
-from models import interchange
 from models.execution import Dtype
 from models.families import ModelConfig, family_of
-from models.interchange import Index, InterchangeError, Shape
-from models.sharding.params import flatten, nest
+from models.interchange import Index, InterchangeError, Shape, tensors
 
 
 class Weights(Protocol):
@@ -70,12 +68,12 @@ class Arrays:
     """Parameters in memory as Weights.
 
     Args:
-      params: nested dictionaries of arrays.
+      params: arrays by name.
     """
 
     def __init__(self, config: ModelConfig, params: dict[str, Any], vocabulary: Path | None = None):
         self.config, self.vocabulary = config, vocabulary
-        self._params = flatten(params)
+        self._params = params
         self.shapes = {name: tuple(x.shape) for name, x in self._params.items()}
         self.stored = most_stored((x.dtype.name, x.shape) for x in self._params.values())
 
@@ -123,13 +121,13 @@ def pieces(weights: Weights, name: str, most: int = 1 << 24) -> Iterator[np.ndar
     shape = weights.shapes[name]
 
     def part(index: Index) -> Iterator[np.ndarray]:
-        rest = shape[len(index) :]
-        if math.prod(rest) <= most:
+        inner = shape[len(index) :]
+        if math.prod(inner) <= most:
             yield weights.read(name, index)
             return
-        rows = max(1, most // math.prod(rest[1:]))
-        for start in range(0, rest[0], rows):
-            yield from part((*index, slice(start, min(start + rows, rest[0]))))
+        rows = max(1, most // math.prod(inner[1:]))
+        for start in range(0, inner[0], rows):
+            yield from part((*index, slice(start, min(start + rows, inner[0]))))
 
     return part(())
 
@@ -142,7 +140,7 @@ def check(shapes: Mapping[str, Shape], weights: Weights, fresh: Sequence[str] = 
       fresh: components that may be missing, or left over in the weights.
     """
     wanted, stored = ({k: v for k, v in table.items() if not _within(k, fresh)} for table in (shapes, weights.shapes))
-    if wrong := interchange.problems(wanted, stored):
+    if wrong := tensors.problems(wanted, stored):
         raise InterchangeError(f"the weights are not those of the model: {wrong}")
 
 
@@ -184,18 +182,17 @@ def _within(name: str, components: Sequence[str]) -> bool:
 
 
 def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape], dtype: Any) -> dict[str, Any]:
-    """Returns parameters, nested and placed: each device reads only its own piece.
+    """Returns parameters by name, placed: each device reads only its own piece.
 
     Args:
-      shardings: shardings of at least these parameters, nested or by name.
+      shardings: shardings of at least these parameters, by name.
       shapes: the shapes of the parameters to load, by name.
     """
-    flat = flatten(shardings)
 
     def load_one(name: str) -> jax.Array:
         def piece(index: Index | None) -> np.ndarray:
             return np.asarray(weights.read(name, index or ()), dtype)
 
-        return jax.make_array_from_callback(shapes[name], flat[name], piece)
+        return jax.make_array_from_callback(shapes[name], shardings[name], piece)
 
-    return nest({name: load_one(name) for name in shapes})
+    return {name: load_one(name) for name in shapes}

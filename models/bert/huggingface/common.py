@@ -1,12 +1,27 @@
-"""What the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
+"""Parts that the files of all encoders have in common: heads by the names of their classes, and layers with norms behind them."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from models.bert.config import BertConfig
 from models.errors import nearest, shortened
-from models.interchange import Entry, InterchangeError, demand, dense, norm, only, setting, table, vector
+from models.interchange import Entry, InterchangeError
+from models.interchange.layers import Names, layers
+from models.interchange.settings import (
+    MULTI_HEAD,
+    Fields,
+    ModelType,
+    Row,
+    Settings,
+    demand,
+    label_names,
+    must_be,
+    only,
+    read_labels,
+    setting,
+)
+from models.interchange.tensors import dense, norm, table, vector
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
 # Heads by the end of their class's name; the number of labels is the folder's.
@@ -19,17 +34,46 @@ HEADS: dict[str, Head] = {
 }
 _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification", Tagging: "tagging", Span: "answers"}
 _FREE = ("labels", "temperature")  # fields of a head that its class does not decide
+# Fields of BERT and its followers whose norms stand behind their sub-layers.
+POST_NORM: Fields = MULTI_HEAD | {"positions": "learned", "order": "post", "embedding_norm": True, "embedding_scale": 1.0}
 
 
-def fixed(s: Mapping[str, Any], **values: Any) -> None:
-    """Raises InterchangeError unless settings, each given or by default, have the only values that our model has."""
-    for key, value in values.items():
-        only({key: setting(s, key, type(value))}, **{key: (value,)})
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderFiles:
+    """The files of one kind of encoder.
+
+    Attributes:
+      model_types: its tables of settings, by model_type.
+      prefix: of the tensors outside the head, in files that have one.
+      body: how these tensors' names begin in files without a head.
+      heads: how the names of heads' tensors begin.
+      encoder: makes the entries of the tensors outside the head.
+      outputs: makes the entries of the head's tensors.
+      copies: the tensors that a model for masked tokens may hold besides, and those that they repeat.
+      pooler: their name of the pooler that a bare model has; "" where it has none.
+    """
+
+    model_types: Mapping[str, ModelType]
+    prefix: str
+    body: tuple[str, ...]
+    heads: tuple[str, ...]
+    encoder: Callable[[BertConfig], list[Entry]]
+    outputs: Callable[[BertConfig], list[Entry]]
+    copies: Mapping[str, str]
+    pooler: str = ""
 
 
-def read_head(s: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Head:
+# --- settings of heads ---
+
+
+def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Row:
+    """Returns the row of a head, whose classes' names begin with `stem`."""
+    defaults = {"tie_word_embeddings": True}
+    return Row(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
+
+
+def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
     """Returns the head of a config.json, whose classes' names begin with `stem`; raises InterchangeError."""
-    theirs = s
     only(theirs, problem_type=("single_label_classification",))
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
@@ -37,10 +81,9 @@ def read_head(s: Mapping[str, Any], stem: str, heads: Mapping[str, Head]) -> Hea
         raise InterchangeError(f"config.json: no head like that of {shortened(str(name))!r} here{nearest(str(name), known)}")
     head = known[name]
     if isinstance(head, MaskedLm):
-        fixed(s, tie_word_embeddings=True)
+        must_be("tie_word_embeddings", True).read(theirs)
     if isinstance(head, Classification | Tagging):
-        labels = len(setting(theirs, "id2label", dict, {})) or setting(theirs, "num_labels", int, 2)
-        return dataclasses.replace(head, labels=labels)
+        return dataclasses.replace(head, labels=read_labels(theirs))
     return head
 
 
@@ -54,90 +97,48 @@ def write_head(c: BertConfig, target: str, stem: str, heads: Mapping[str, Head])
     alike = {suffix: fields(head) for suffix, head in heads.items() if type(head) is type(c.head)}
     suffix = max(alike, key=lambda suffix: len(alike[suffix].items() & fields(c.head).items()))
     if purpose := _PURPOSES.get(type(c.head)):
-        demand(c.head, f"{target} for {purpose}", **alike[suffix])
-    names = {str(i): f"LABEL_{i}" for i in range(c.labels)}
-    labels = {"id2label": names, "label2id": {name: int(i) for i, name in names.items()}} if names else {}
-    return {"architectures": [stem + suffix]} | labels
-
-
-def head_dim(s: Mapping[str, Any], width: str, heads: str) -> int:
-    """Returns the size of a head of attention, from the names of two settings; raises InterchangeError."""
-    size, count = setting(s, width, int), setting(s, heads, int)
-    if count < 1 or size % count:
-        raise InterchangeError(f"config.json: {width}={size} is no multiple of {heads}={count}")
-    return size // count
-
-
-def demand_post_norm(c: BertConfig, target: str, **more: Any) -> None:
-    """Raises InterchangeError unless a model is BERT's, but for what `more` says."""
-    needs = dict(
-        positions="learned",
-        norm="layer",
-        norm_bias=True,
-        order="post",
-        gated=False,
-        attention_bias=True,
-        output_bias="same",
-        key_bias=True,
-        qk_norm=False,
-        sinks=False,
-        ffn_bias=True,
-        attention_scale=True,
-        attention_scalar=0.0,
-        groups=c.heads,
-        head_dim=c.model_dim // c.heads,
-        per_dim_scale=False,
-        logit_cap=0.0,
-        embedding_norm=True,
-        embedding_scale=1.0,
-        first_position=0,
-        kinds=(),
-    )
-    demand(c, target, **needs | more)
+        demand(c.head, f"{target} for {purpose}", alike[suffix])
     if isinstance(c.head, MaskedLm):
-        demand(c, f"{target} for masked tokens", tied=True, softmax_bias=True, softmax_cap=0.0)
+        demand(c, f"{target} for masked tokens", {"tied": True, "softmax_cap": 0.0})
+    return {"architectures": [stem + suffix]} | label_names(c.labels)
 
 
-def post_norm(c: BertConfig, embeddings: str, layer: str, names: Mapping[str, str]) -> list[Entry]:
+def _check_biased(c: BertConfig) -> dict[str, Any]:
+    if isinstance(c.head, MaskedLm):
+        demand(c, "BERT for masked tokens", {"softmax_bias": True})
+    return {}
+
+
+BIASED_LOGITS = Row(write=_check_biased)  # logits of masked tokens have biases, which no setting says
+
+
+# --- tensors ---
+
+
+def post_norm(c: BertConfig, embeddings: str, layer: str, names: Names) -> list[Entry]:
     """Returns the entries of an encoder whose norms stand behind its sub-layers.
 
     Args:
       embeddings, layer: the beginnings of names of the tables, and of a layer's tensors.
-      names: theirs of a layer's parts, by ours.
+      names: theirs of a layer's parts (models.interchange.layers).
     """
-    m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
     tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.types)}
-
-    def part(ours: str, shape: tuple[int, ...], inputs: int = 1) -> list[Entry]:
-        return dense(f"{layer}.{names[ours]}", f"encoder.{ours}", shape, inputs, layers=c.layers)
-
     return [
         *(
-            table(f"{embeddings}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, m))
+            table(f"{embeddings}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.model_dim))
             for theirs, (ours, rows) in tables.items()
             if rows
         ),
-        *norm(f"{embeddings}.LayerNorm", "embedding_norm", m),
-        *part("attention.q", (m, n, d)),
-        *part("attention.k", (m, n, d)),
-        *part("attention.v", (m, n, d)),
-        *part("attention.o", (n, d, m), 2),
-        *norm(f"{layer}.{names['attention_norm']}", "encoder.attention_norm", m, layers=c.layers),
-        *part("ffn.wi", (m, h)),
-        *part("ffn.wo", (h, m)),
-        *norm(f"{layer}.{names['ffn_norm']}", "encoder.ffn_norm", m, layers=c.layers),
+        *norm(f"{embeddings}.LayerNorm", "embedding_norm", c.model_dim),
+        *layers(c, "encoder", layer, names, layers=c.layers),
     ]
 
 
 def transform(c: BertConfig, projection: str, norm_: str) -> list[Entry]:
     """Returns the entries of a head's transform, whose biases are where feed-forward layers and norms have some."""
-    m = c.model_dim
-    scale, *bias = norm(norm_, "head.norm", m)
-    return [
-        *dense(projection, "head.transform", (m, m), bias="head.transform_bias" if c.ffn_bias else ""),
-        scale,
-        *(bias if c.norm_bias else []),
-    ]
+    bias = "head.transform_bias" if c.ffn_bias else ""
+    shape = (c.model_dim, c.model_dim)
+    return [*dense(projection, "head.transform", shape, bias=bias), *norm(norm_, "head.norm", c.model_dim, bias=c.norm_bias)]
 
 
 def pooler(c: BertConfig, theirs: str) -> list[Entry]:

@@ -3,63 +3,57 @@
 The first token has the row of positions after that of padding, whose number is padding's id. Tokens have one type.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.bert.huggingface.common import classes, pooler, transform
-from models.interchange import Entry, InterchangeError, completed, demand, setting
+from models.interchange import Entry, InterchangeError
+from models.interchange.settings import Fields, ModelType, Row, Settings, demand, read_activation, setting
 from models.parts.heads_config import Classification, MaskedLm
 
-STEMS = {"roberta": "Roberta", "xlm-roberta": "XLMRoberta"}
-PREFIX = "roberta."
-BODY = bert.BODY
-OUTPUTS = ("lm_head.", "classifier.", "qa_outputs.", "roberta.pooler.")
-DEFAULTS = {
-    "roberta": bert.DEFAULTS["bert"] | dict(vocab_size=50_265, pad_token_id=1),
-    "xlm-roberta": bert.DEFAULTS["bert"] | dict(pad_token_id=1),
-}
-HEADS = common.HEADS
 
-
-def read(theirs: Mapping[str, Any]) -> BertConfig:
-    """Returns the configuration of a RoBERTa."""
-    kind = theirs["model_type"]
-    s = completed(theirs, DEFAULTS[kind])
-    fields, head = bert.fields(s), common.read_head(s, STEMS[kind], HEADS)
-    if isinstance(head, MaskedLm) and fields["activation"] != "gelu":
-        raise InterchangeError(
-            f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {STEMS[kind]}ForMaskedLM has 'gelu' whatever the "
-            "layers have; here only the same"
-        )
-    pad, rows = setting(s, "pad_token_id", int), fields["max_positions"]
+def _read_padding(theirs: Settings) -> Fields:
+    pad, rows = setting(theirs, "pad_token_id", int), setting(theirs, "max_position_embeddings", int)
     if not 0 <= pad < rows - 1:
         raise InterchangeError(f"config.json: pad_token_id={pad}: no row of {rows} positions follows that of padding")
-    return BertConfig(**fields, first_position=pad + 1, head=head)
+    return {"first_position": pad + 1}
 
 
-def write(c: BertConfig) -> dict[str, Any]:
-    """Returns the settings of a RoBERTa; raises InterchangeError."""
-    common.demand_post_norm(c, "RoBERTa", types=c.types or 1, first_position=c.first_position)
-    if isinstance(c.head, MaskedLm):
-        demand(c, "RoBERTa for masked tokens", activation="gelu")
-    own = {"model_type": "roberta", "pad_token_id": c.first_position - 1}
-    return own | bert.settings(c) | common.write_head(c, "RoBERTa", STEMS["roberta"], HEADS)
+def _model_type(stem: str, vocab: int) -> ModelType:
+    """Returns the settings of a class whose name begins with `stem`."""
+
+    def read_head(theirs: Settings) -> Fields:
+        head = common.read_head(theirs, stem, common.HEADS)
+        if isinstance(head, MaskedLm) and read_activation(setting(theirs, "hidden_act", str)) != "gelu":
+            raise InterchangeError(
+                f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {stem}ForMaskedLM has 'gelu' whatever the "
+                "layers have; here only the same"
+            )
+        return {"head": head}
+
+    def write_head(c: BertConfig) -> dict[str, Any]:
+        if isinstance(c.head, MaskedLm):
+            demand(c, "RoBERTa for masked tokens", {"activation": "gelu"})
+        return common.write_head(c, "RoBERTa", stem, common.HEADS)
+
+    return ModelType(
+        config=BertConfig,
+        name="RoBERTa",
+        fields=common.POST_NORM | {"types": lambda c: c.types or 1},
+        rows=(
+            Row(_read_padding, lambda c: {"pad_token_id": c.first_position - 1}, {"pad_token_id": 1}),
+            *bert.rows(vocab),
+            Row(read_head, write_head, {"tie_word_embeddings": True}),
+        ),
+    )
 
 
-def encoder(c: BertConfig) -> list[Entry]:
-    """Returns the entries of the tensors outside the head."""
-    return common.post_norm(c, f"{PREFIX}embeddings", f"{PREFIX}encoder.layer.{{layer}}", bert.LAYER)
+def _encoder(c: BertConfig) -> list[Entry]:
+    return common.post_norm(c, "roberta.embeddings", "roberta.encoder.layer.{layer}.", bert.LAYER)
 
 
-def bare_pooler(c: BertConfig) -> list[Entry]:
-    """Returns the entries of the pooler of a bare model."""
-    return pooler(c, f"{PREFIX}pooler.dense")
-
-
-def outputs(c: BertConfig) -> list[Entry]:
-    """Returns the entries of the head's tensors."""
+def _outputs(c: BertConfig) -> list[Entry]:
     match c.head:
         case MaskedLm():
             return [*transform(c, "lm_head.dense", "lm_head.layer_norm"), *common.logit_bias(c, "lm_head.bias")]
@@ -69,6 +63,13 @@ def outputs(c: BertConfig) -> list[Entry]:
             return common.label_outputs(c)
 
 
-def copies() -> dict[str, str]:
-    """Returns the tensors that a model for masked tokens may hold besides, and those that they repeat."""
-    return {"lm_head.decoder.weight": f"{PREFIX}embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"}
+FILES = common.EncoderFiles(
+    model_types={"roberta": _model_type("Roberta", 50_265), "xlm-roberta": _model_type("XLMRoberta", 30_522)},
+    prefix="roberta.",
+    body=bert.BODY,
+    heads=("lm_head.", "classifier.", "qa_outputs.", "roberta.pooler."),
+    encoder=_encoder,
+    outputs=_outputs,
+    copies={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
+    pooler="roberta.pooler.dense",
+)

@@ -1,7 +1,7 @@
 """Tensors of mixtures of experts in Hugging Face's files. No JAX.
 
 `transformers` 4 has a tensor for each expert, 5 all of a layer in one, which it takes apart again where it saves; we write the
-former and read both (`remade`). gpt-oss has one tensor in either, and is released in MXFP4, which reading unpacks.
+former and read both (`conversions`). gpt-oss has one tensor in either, and is released in MXFP4, which reading unpacks.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from models.gpt.config import GptConfig
-from models.interchange import Entry, InterchangeError, Remade, Shape, dense, is_not_packed, matrix, vector
+from models.interchange import Conversion, Entry, InterchangeError, Shape
+from models.interchange.tensors import dense, matrix, vector
 
 
 def entries(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[Entry]:
@@ -19,17 +20,17 @@ def entries(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[
     assert moe is not None
     m, h, e = c.model_dim, moe.hidden_dim or c.hidden_dim, moe.experts
     if kind == "gpt_oss":
-        return _oss_experts(m, h, e, f"{at}mlp", f"{ours}ffn", **places)
+        return _oss_experts(m, h, e, f"{at}mlp", f"{ours}.ffn", **places)
     inside, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
-    router = [*dense(f"{at}{inside}.gate", f"{ours}ffn.router", (m, e), bias="", **places)]
+    router = [*dense(f"{at}{inside}.gate", f"{ours}.ffn.router", (m, e), bias="", **places)]
     if moe.correction_bias:
         theirs = f"{at}{inside}.gate.e_score_correction_bias"
-        router.append(vector(theirs, (f"{ours}ffn.correction", (e,)), **places))
+        router.append(vector(theirs, (f"{ours}.ffn.correction", (e,)), **places))
 
     def networks(theirs: str, to: str, size: int, names: tuple[str, str, str], **more: Any) -> list[Entry]:
         shapes = {names[0]: ("wg", (m, size)), names[1]: ("wi", (m, size)), names[2]: ("wo", (size, m))}
         return [
-            matrix(f"{at}{inside}.{theirs}.{name}.weight", (f"{ours}{to}.{ours_}", shape), **places, **more)
+            matrix(f"{at}{inside}.{theirs}.{name}.weight", (f"{ours}.{to}.{ours_}", shape), **places, **more)
             for name, (ours_, shape) in shapes.items()
         ]
 
@@ -38,7 +39,7 @@ def entries(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[
         theirs = "shared_experts" if kind == "deepseek_v3" else "shared_expert"
         tensors += networks(theirs, "ffn.shared", moe.shared_dim, ("gate_proj", "up_proj", "down_proj"))
     if moe.shared_gate:
-        tensors += dense(f"{at}{inside}.shared_expert_gate", f"{ours}ffn.shared_gate", (m, 1), bias="", **places)
+        tensors += dense(f"{at}{inside}.shared_expert_gate", f"{ours}.ffn.shared_gate", (m, 1), bias="", **places)
     return tensors
 
 
@@ -50,7 +51,7 @@ def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> l
     in turn."""
     router = dense(f"{at}.router", f"{ours}.router", (m, e), **places)
     up, down = (e, m, 2 * h), (e, h, m)
-    as_it_is: dict[str, Any] = dict(transposed=False, **places)
+    places = dict(places, transposed=False)
     return [
         *router,
         matrix(
@@ -60,26 +61,25 @@ def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> l
             inputs=2,
             file=up,
             alternating=True,
-            **as_it_is,
+            **places,
         ),
         matrix(
             f"{at}.experts.gate_up_proj_bias",
             (f"{ours}.wg_bias", (e, h)),
             (f"{ours}.wi_bias", (e, h)),
             alternating=True,
-            **as_it_is,
+            **places,
         ),
-        matrix(f"{at}.experts.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **as_it_is),
-        matrix(f"{at}.experts.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **as_it_is),
+        matrix(f"{at}.experts.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **places),
+        matrix(f"{at}.experts.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **places),
     ]
 
 
-def check_packing(theirs: Mapping[str, Any]) -> None:
-    """Raises InterchangeError for tensors in a form that `remade` does not unpack."""
+def is_mxfp4(theirs: Mapping[str, Any]) -> bool:
+    """Returns whether a config.json is of packed tensors that `conversions` unpacks."""
     settings = theirs.get("quantization_config")
     method = settings.get("quant_method") if isinstance(settings, dict) else None
-    if theirs["model_type"] != "gpt_oss" or method != "mxfp4":
-        is_not_packed(theirs)
+    return theirs["model_type"] == "gpt_oss" and method == "mxfp4"
 
 
 def renamed(kind: str, theirs: str) -> str:
@@ -89,13 +89,13 @@ def renamed(kind: str, theirs: str) -> str:
     return theirs
 
 
-def remade(c: GptConfig, kind: str, shapes: Mapping[str, Shape]) -> dict[str, Remade]:
+def conversions(kind: str, shapes: Mapping[str, Shape]) -> dict[str, Conversion]:
     """Returns the tensors that a folder holds in another form, by their names on disk: experts of `transformers` 5, or MXFP4.
 
     Args:
       shapes: of the folder's tensors.
     """
-    made: dict[str, Remade] = {}
+    forms: dict[str, Conversion] = {}
     for theirs, shape in shapes.items():
         name = theirs if theirs.startswith("model.") else f"model.{theirs}"
         if kind == "gpt_oss":
@@ -103,26 +103,26 @@ def remade(c: GptConfig, kind: str, shapes: Mapping[str, Shape]) -> dict[str, Re
             scales = theirs.removesuffix("_blocks") + "_scales"
             if base != name and scales in shapes and len(shape) == 4:
                 experts, out, blocks, half = shape
-                made[base] = Remade((theirs, scales), (experts, 2 * half * blocks, out), unpacked, packed=True)
+                forms[base] = Conversion((theirs, scales), (experts, 2 * half * blocks, out), unpacked, packed=True)
         elif theirs.endswith((".experts.gate_up_proj", ".experts.down_proj")) and len(shape) == 3:
-            made |= _apart(kind, name, theirs, shape)
-    return made
+            forms |= _apart(kind, name, theirs, shape)
+    return forms
 
 
-def _apart(kind: str, name: str, theirs: str, shape: Shape) -> dict[str, Remade]:
+def _apart(kind: str, name: str, theirs: str, shape: Shape) -> dict[str, Conversion]:
     """Returns each expert's tensors of one of a whole layer's, [experts, out, in]."""
     _, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
     at = name.rpartition(".")[0]
     at = at.replace(".mlp.", ".block_sparse_moe.") if kind == "mixtral" else at
-    made: dict[str, Remade] = {}
+    forms: dict[str, Conversion] = {}
     for e in range(shape[0]):
         if theirs.endswith("down_proj"):
-            made[f"{at}.{e}.{down}.weight"] = Remade((theirs,), shape[1:], _slice(e, slice(None)))
+            forms[f"{at}.{e}.{down}.weight"] = Conversion((theirs,), shape[1:], _slice(e, slice(None)))
             continue
         half = shape[1] // 2
         for piece, rows in ((gate, slice(0, half)), (up, slice(half, None))):
-            made[f"{at}.{e}.{piece}.weight"] = Remade((theirs,), (half, shape[2]), _slice(e, rows))
-    return made
+            forms[f"{at}.{e}.{piece}.weight"] = Conversion((theirs,), (half, shape[2]), _slice(e, rows))
+    return forms
 
 
 def _slice(e: int, rows: slice) -> Callable[..., np.ndarray]:

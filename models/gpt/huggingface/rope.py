@@ -6,32 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.errors import nearest, shortened
-from models.interchange import InterchangeError, setting
+from models.interchange import InterchangeError
+from models.interchange.settings import Fields, Row, Setting, Settings, setting
 from models.parts.attention.config import Rotary
 from models.parts.numbers import check_base
 
+_ORIGINAL = "original_max_position_embeddings"
 TYPES = {name: name for name in ("default", "linear", "llama3", "yarn", "longrope")}  # theirs -> ours, but for "default"
 Turning = tuple[float, Rotary | None]  # the base of the rates, and how they are stretched
 
 
-def read(
-    theirs: Mapping[str, Any],
-    head_dim: int,
-    *,
-    theta: float,
-    longest: int,
-    partial: bool = False,
-    types: Mapping[str, str] = TYPES,
-    original: int | None = None,
-) -> Turning:
+def read(theirs: Settings, head_dim: int, *, original: int | None = None, **options: Any) -> Turning:
     """Returns how positions turn queries and keys; where both forms are in a config.json, the older one counts.
 
     Args:
-      theta: the base where none is named.
-      longest: the model's max_position_embeddings.
-      partial: whether "default" turns the part of a head that partial_rotary_factor names; elsewhere only 1 is read.
-      types: ours, by their names; those that are not in it are refused.
-      original: what is taken for original_max_position_embeddings, whatever is said of it with the type.
+      original, options: as of `turning`.
 
     Raises:
       InterchangeError: a setting that our models do not support.
@@ -40,19 +29,11 @@ def read(
     if any(isinstance(value, dict) for value in rope.values()):
         raise InterchangeError("config.json: rope_parameters of each type of layer are not supported for this model")
     outer = {key: theirs[key] for key in ("rope_theta", "partial_rotary_factor") if key in theirs}
-    return turning(
-        outer | rope,
-        head_dim,
-        theta=theta,
-        longest=longest,
-        partial=partial,
-        types=types,
-        original=theirs.get("original_max_position_embeddings") if original is None else original,
-    )
+    return turning(outer | rope, head_dim, original=theirs.get(_ORIGINAL) if original is None else original, **options)
 
 
 def turning(
-    rope: Mapping[str, Any],
+    rope: Settings,
     head_dim: int,
     *,
     theta: float,
@@ -61,7 +42,15 @@ def turning(
     types: Mapping[str, str] = TYPES,
     original: int | None = None,
 ) -> Turning:
-    """Returns what one dictionary of settings says; as `read`."""
+    """Returns how one dictionary of settings turns queries and keys.
+
+    Args:
+      theta: the base where none is named.
+      longest: the model's max_position_embeddings.
+      partial: whether "default" turns the part of a head that partial_rotary_factor names; elsewhere only 1 is read.
+      types: ours, by their names; those that are not in it are refused.
+      original: what is taken for original_max_position_embeddings, whatever is said of it with the type.
+    """
     kind = rope.get("rope_type", rope.get("type", "default"))
     if kind not in types:
         raise InterchangeError(
@@ -77,31 +66,15 @@ def turning(
     turned: dict[str, Any] = {} if dims == head_dim else dict(dims=dims)
     if kind == "default":
         return base, Rotary(**turned) if turned else None
+    given = {_ORIGINAL: longest} | {key: value for key, value in rope.items() if value is not None}
+    if original is not None:
+        given[_ORIGINAL] = original
+    if kind in _AMPLITUDES:
+        factor = setting(given, "factor", float, longest / setting(given, _ORIGINAL, int))
+        given = {"attention_factor": _AMPLITUDES[kind](given, factor)} | given | {"factor": factor}
     turned["scaling"] = kind
-    if kind != "linear":
-        known = setting(rope, "original_max_position_embeddings", int, longest) if original is None else original
-        turned["original"] = known
-    if kind in ("linear", "llama3"):
-        turned["factor"] = setting(rope, "factor", float)
-    if kind == "llama3":
-        turned |= dict(low=setting(rope, "low_freq_factor", float), high=setting(rope, "high_freq_factor", float))
-    if kind == "yarn":
-        factor = setting(rope, "factor", float, longest / turned["original"])
-        turned |= dict(
-            factor=factor,
-            beta_fast=setting(rope, "beta_fast", float, 0.0) or 32.0,
-            beta_slow=setting(rope, "beta_slow", float, 0.0) or 1.0,
-            whole=setting(rope, "truncate", bool, True),
-            amplitude=setting(rope, "attention_factor", float, _yarn_amplitude(rope, factor)),
-        )
-    if kind == "longrope":
-        factor = setting(rope, "factor", float, longest / turned["original"])
-        grown = math.sqrt(1 + math.log(factor) / math.log(turned["original"])) if factor > 1 else 1.0
-        turned |= dict(
-            short=_factors(rope, "short_factor"),
-            long=_factors(rope, "long_factor"),
-            amplitude=setting(rope, "attention_factor", float, grown),
-        )
+    for row in _ROWS[kind]:
+        turned |= row.read(given)
     return base, Rotary(**turned)
 
 
@@ -110,45 +83,56 @@ def magnitude(factor: float, scale: float = 1.0) -> float:
     return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1
 
 
-def _yarn_amplitude(rope: Mapping[str, Any], factor: float) -> float:
+def _yarn_amplitude(rope: Settings, factor: float) -> float:
     scale, of_all = (setting(rope, key, float, 0.0) for key in ("mscale", "mscale_all_dim"))
     return magnitude(factor, scale) / magnitude(factor, of_all) if scale and of_all else magnitude(factor)
 
 
-def _number(rope: Mapping[str, Any], key: str, default: float) -> float:
+def _longrope_amplitude(rope: Settings, factor: float) -> float:
+    return math.sqrt(1 + math.log(factor) / math.log(rope[_ORIGINAL])) if factor > 1 else 1.0
+
+
+_AMPLITUDES = {"yarn": _yarn_amplitude, "longrope": _longrope_amplitude}  # where attention_factor is absent
+
+
+def _number(rope: Settings, key: str, default: float) -> float:
     return setting(rope, key, float) if key in rope else default
 
 
-def _factors(rope: Mapping[str, Any], key: str) -> tuple[float, ...]:
-    values = setting(rope, key, list)
-    if not all(type(value) in (int, float) for value in values):
-        raise InterchangeError(f"config.json: {key} must be numbers, one for each rate")
-    return tuple(map(float, values))
+def _factors(key: str, path: str) -> Row:
+    """Returns the row of a number for each rate."""
+
+    def read(theirs: Settings) -> Fields:
+        values = setting(theirs, key, list)
+        if not all(type(value) in (int, float) for value in values):
+            raise InterchangeError(f"config.json: {key} must be numbers, one for each rate")
+        return {path: tuple(map(float, values))}
+
+    return Row(read, lambda rotary: {key: list(getattr(rotary, path))})
+
+
+_STRETCHED = Setting(_ORIGINAL, "original", int), Setting("factor", "factor", float)
+_AMPLITUDE = Setting("attention_factor", "amplitude", float)
+_ROWS: dict[str, tuple[Row, ...]] = {
+    "linear": _STRETCHED[1:],
+    "llama3": (*_STRETCHED, Setting("low_freq_factor", "low", float), Setting("high_freq_factor", "high", float)),
+    "yarn": (
+        *_STRETCHED,
+        Setting("beta_fast", "beta_fast", float, 0.0, decode=lambda rotations: rotations or 32.0),
+        Setting("beta_slow", "beta_slow", float, 0.0, decode=lambda rotations: rotations or 1.0),
+        Setting("truncate", "whole", bool, True),
+        _AMPLITUDE,
+    ),
+    "longrope": (_STRETCHED[0], _factors("short_factor", "short"), _factors("long_factor", "long"), _AMPLITUDE),
+}
 
 
 def write(base: float, rotary: Rotary | None, head_dim: int) -> dict[str, Any]:
     """Returns the settings by which `transformers` turns as our model does, in the form that versions 4 and 5 read."""
-    if rotary is None:
-        return {"rope_theta": base, "rope_scaling": None}
     settings: dict[str, Any] = {"rope_theta": base, "rope_scaling": None}
-    if rotary.dims:
+    if rotary is not None and rotary.dims:
         settings["partial_rotary_factor"] = rotary.dims / head_dim
-    if rotary.scaling == "none":
+    if rotary is None or rotary.scaling == "none":
         return settings
-    rope: dict[str, Any] = {"rope_type": rotary.scaling}
-    if rotary.scaling != "linear":
-        rope["original_max_position_embeddings"] = rotary.original
-    if rotary.scaling != "longrope":
-        rope["factor"] = rotary.factor
-    match rotary.scaling:
-        case "llama3":
-            rope |= {"low_freq_factor": rotary.low, "high_freq_factor": rotary.high}
-        case "yarn":
-            rope |= {"beta_fast": rotary.beta_fast, "beta_slow": rotary.beta_slow, "truncate": rotary.whole}
-            rope["attention_factor"] = rotary.amplitude
-        case "longrope":
-            rope |= {"short_factor": list(rotary.short), "long_factor": list(rotary.long)}
-            rope["attention_factor"] = rotary.amplitude
-        case _:
-            pass
-    return settings | {"rope_scaling": rope}
+    stretched = {key: value for row in _ROWS[rotary.scaling] for key, value in row.write(rotary).items()}
+    return settings | {"rope_scaling": {"rope_type": rotary.scaling} | stretched}

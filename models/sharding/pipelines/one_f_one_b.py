@@ -23,7 +23,7 @@ from jax import lax
 
 from models.parts.losses import Loss, Totals
 from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
-from models.sharding.params import ParamInfo, describe, flatten, nest, with_params
+from models.sharding.params import ParamInfo, describe, with_params
 from models.sharding.pipelines.gpipe import (
     chunks_of,
     cut,
@@ -65,16 +65,15 @@ def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Tota
 
     Args:
       model: the model with shapes for parameters, on its mesh.
-      params: nested parameters of the model, in stage order where `stage_schedule` says so; the gradients are like them.
+      params: the parameters of the model by name, in stage order where `stage_schedule` says so; the gradients are like them.
       totals: the totals of the batch that these rows are a part of.
       context: its key draws dropout, in microbatch i as gradient accumulation does in its microbatch i.
     """
-    flat = flatten(params)
 
     def pipelined(prologue: Batch, context: Context) -> tuple[Loss, PyTree, Batch]:
         run = _Microbatch(model, totals, context)
-        loss, grads, d_prologue = OneFOneB.start(run, flat, batch, prologue, context).loss_and_gradients(totals)
-        return loss, nest({k: grads[k].astype(v.dtype) for k, v in flat.items()}), d_prologue
+        loss, grads, d_prologue = OneFOneB.start(run, params, batch, prologue, context).loss_and_gradients(totals)
+        return loss, {k: grads[k].astype(v.dtype) for k, v in params.items()}, d_prologue
 
     if not isinstance(model, HasPrologue):
         loss, grads, _ = pipelined({}, context)

@@ -13,19 +13,19 @@ from numpy.testing import assert_allclose
 from configs import registry
 from data import prepare
 from data.chat import encoding, sources
+from data.chat.caches import ChatCache
 from data.chat.config import ChatData
-from data.chat.encoding import Counts
-from data.chat.settings import Chat, from_source
-from data.dialog.encoding import rows_of
 from data.kinds import task_of
 from data.reading import packing
 from data.reading.examples import open_source
+from data.reading.tally import Tally
 from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from models.protocol import Context
 from models.sharding.params import with_params
 from tests.helpers.chats import conversations, learned, turns, write_chat_cache, write_vocabulary
 from tests.helpers.conversations import unpacked
+from tests.helpers.runs import with_train
 from trainers.plan import fresh_state, make_plan
 from trainers.step import gradients
 
@@ -80,7 +80,7 @@ def test_turns_of_weight_0_are_not_learned(tmp_path):
     (record,) = sources.read(write_lines(tmp_path / "a.jsonl", {"messages": talk}))
     encoder = ChatEncoder(write_vocabulary(tmp_path / "vocabulary"))
     assert learned(encoder, record["messages"]) == ["good<|im_end|>"]
-    ((ids, predicted),) = encoding.conversations([record], encoder, 64, Counts())
+    ((ids, predicted),) = encoding.conversations([record], encoder, 64, Tally())
     assert predicted.sum() == len(encoder.tokenizer.encode("good")) + 1 and "bad" in encoder.tokenizer.decode(ids.tolist())
 
 
@@ -98,7 +98,7 @@ def test_equal_conversations_are_held_out_together():
 
 def test_nothing_is_lost_in_silence(tmp_path):
     """A conversation that is too long loses its end, and what it loses is counted; one of which nothing is learned is dropped."""
-    encoder, counts = ChatEncoder(write_vocabulary(tmp_path)), Counts()
+    encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), Tally()
     whole = [encoder.conversation(turns("the cat", "sees the house", "why", "so so"))]
     length = len(whole[0][0]) - 4  # without the end of the last turn
     records = [
@@ -107,10 +107,10 @@ def test_nothing_is_lost_in_silence(tmp_path):
         {"messages": turns("the " * 60, "so")},
         {"messages": [{"role": "user"}]},
     ]
-    made = list(encoding.conversations(records, encoder, length, counts))
+    made = list(encoding.conversations(records, encoder, length, tally))
     ((ids, predicted),) = made
-    assert len(ids) == length and predicted.sum() == whole[0][1].sum() - counts.lost + encoding_of_so(encoder)
-    assert (counts.cut, counts.unlearned, counts.learned) == (2, 2, int(predicted.sum()))
+    assert len(ids) == length and predicted.sum() == whole[0][1].sum() - tally.others["lost"] + encoding_of_so(encoder)
+    assert (tally.cut, tally.others["unlearned"], tally.others["learned"]) == (2, 2, int(predicted.sum()))
 
 
 def encoding_of_so(encoder: ChatEncoder) -> int:
@@ -120,21 +120,21 @@ def encoding_of_so(encoder: ChatEncoder) -> int:
 
 def test_rows_hold_whole_conversations_with_their_marks(tmp_path):
     """Packed and unpacked, conversations have the tokens and the marks that they had."""
-    encoder, counts, tally = ChatEncoder(write_vocabulary(tmp_path)), Counts(), packing.Tally()
+    encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), Tally()
     records = conversations(30, 0)
-    rows = list(rows_of(encoding.conversations(records, encoder, 64, counts), 64, tally))
+    rows = list(packing.pack_weighted(encoding.conversations(records, encoder, 64, tally), 64, tally))
     got = [pair for row in rows for pair in unpacked(row)]
     want = [tuple(x.tolist() for x in encoder.conversation(r["messages"])) for r in records]
     assert sorted(got) == sorted(want) and len(rows) < 30
     assert tally.tokens[0] == sum(len(ids) for ids, _ in want)
-    assert counts.learned == sum(sum(marks) for _, marks in want)
+    assert tally.others["learned"] == sum(sum(marks) for _, marks in want)
 
 
 def test_a_file_becomes_a_cache(tmp_path):
     """A user's file and a checkpoint's folder make a cache with the template; without one, an error says what to name."""
     file = write_lines(tmp_path / "talks.jsonl", *conversations(40, 0))
-    settings = from_source(str(file))
-    assert isinstance(settings, Chat)
+    settings = ChatCache.from_source(str(file))
+    assert isinstance(settings, ChatCache)
     settings = dataclasses.replace(settings, length=64)
     data = tmp_path / "data"
     with pytest.raises(DataError, match="--vocabulary"):
@@ -149,7 +149,7 @@ def test_a_file_becomes_a_cache(tmp_path):
     assert lines == [f"talks: up to date in {folder}"]
     task = task_of(ChatData(cache="talks", batch_size=2, length=64))
     examples = task.held_out(folder, folder, "test", 0)
-    assert examples.count and all(row["predicted"].any() for row in examples.rows)
+    assert examples.count and all(row["loss_weights"].any() for row in examples.rows)
     assert "Fine-tuned on" in task.card(manifest)[0]
 
 
@@ -160,12 +160,10 @@ def tiny_on_chat(folder, monkeypatch, **train):
     e = registry.tiny(registry.load("gpt.smollm2_135m"))
     model = dataclasses.replace(e.model, vocab=322, layers=2, dropout=0.0)
     data = ChatData(cache="chats", batch_size=8, length=64)
-    return dataclasses.replace(
-        e,
-        model=model,
-        data=data,
-        train=dataclasses.replace(e.train, init_from="", **train),
-        eval=dataclasses.replace(e.eval, split="test"),
+    return with_train(
+        dataclasses.replace(e, model=model, data=data, eval=dataclasses.replace(e.eval, split="test")),
+        finetune={"init_from": ""},
+        **train,
     )
 
 
@@ -190,13 +188,13 @@ def test_the_loss_is_that_of_each_conversation_alone(tmp_path, monkeypatch):
             here = batch["segments"][row] == segment
             alone = {name: np.zeros((1, 64), np.int32) for name in batch}
             n = int(here.sum())
-            alone["tokens"][0, :n], alone["predicted"][0, :n] = (batch["tokens"][row][here], batch["predicted"][row][here])
+            alone["tokens"][0, :n], alone["loss_weights"][0, :n] = (batch["tokens"][row][here], batch["loss_weights"][row][here])
             alone["segments"][0, :n], alone["positions"][0, :n] = 1, np.arange(n)
             metric = loss_of(alone).metrics["cross_entropy"]
             sums += float(metric.sum), float(metric.over)
     packed = loss_of(batch)
     assert batch["segments"].max() > 1
-    assert float(packed.metrics["cross_entropy"].over) == sums[1] == batch["predicted"].sum()
+    assert float(packed.metrics["cross_entropy"].over) == sums[1] == batch["loss_weights"].sum()
     assert_allclose(float(packed.value), sums[0] / sums[1], rtol=1e-5)
 
 
@@ -205,7 +203,7 @@ def test_gradients_do_not_depend_on_accumulation(tmp_path, monkeypatch):
     """Four microbatches, whose answers are of different lengths, give the gradients of the whole batch."""
     whole, parts = (tiny_on_chat(tmp_path / str(n), monkeypatch, microbatches=n) for n in (1, 4))
     batch, found = batch_of(parts), []
-    learned = batch["predicted"].reshape(2, 4, -1).sum((0, 2))
+    learned = batch["loss_weights"].reshape(2, 4, -1).sum((0, 2))
     assert len(set(learned.tolist())) > 1
     for e in (whole, parts):
         plan = make_plan(e, jax.devices()[:1])

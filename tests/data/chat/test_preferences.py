@@ -13,19 +13,18 @@ from numpy.testing import assert_allclose
 from configs import registry
 from configs.registry import ConfigError
 from data.chat import encoding, sources
+from data.chat.caches import PreferenceCache
 from data.chat.config import PreferenceData
-from data.chat.encoding import Counts
-from data.chat.settings import Preferences, from_source
 from data.kinds import task_of
-from data.reading import packing
+from data.reading.tally import Tally
 from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
 from models.parts.preferences import preference_loss
 from models.protocol import Context
 from models.sharding.params import with_params
-from scripts.recipes import teach
+from scripts.recipes.prepare import prepare
 from tests.helpers.chats import turns, write_vocabulary
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import adapt
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
@@ -57,7 +56,7 @@ def test_pairs_are_read_in_every_form(tmp_path):
     ]
     file = write(tmp_path / "pairs.jsonl", forms)
     assert list(sources.read(file)) == [{"prompt": prompt, "chosen": [yes], "rejected": [no]}] * 4
-    assert isinstance(from_source(str(file)), Preferences)
+    assert isinstance(PreferenceCache.from_source(str(file)), PreferenceCache)
     with pytest.raises(DataError, match="line 1: a preference needs a prompt"):
         list(sources.read(write(file, [{"chosen": [*prompt, yes], "rejected": [*prompt, yes]}])))
 
@@ -84,7 +83,7 @@ def test_answers_that_repeat_the_prompt_behind_a_system_turn_are_recognised(tmp_
 
 def test_a_row_holds_whole_pairs(tmp_path):
     """A pair's answers are neighbouring segments of one row, each behind the prompt; only the last answer of each is learned."""
-    encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), packing.Tally()
+    encoder, tally = ChatEncoder(write_vocabulary(tmp_path)), Tally()
     records = [
         {
             "prompt": turns("the cat", "so", f"why {'a' * i}"),
@@ -94,8 +93,7 @@ def test_a_row_holds_whole_pairs(tmp_path):
         }
         for i in range(7)
     ]
-    counts = Counts()
-    rows = list(encoding.rows_of_pairs(encoding.pairs(records, encoder, 256, counts), 256, 3, tally))
+    rows = list(encoding.rows_of_pairs(encoding.pairs(records, encoder, 256, tally), 256, 3, tally))
     assert tally.examples == 7 and len(rows) > 2
     seen = 0
     for row in rows:
@@ -107,7 +105,7 @@ def test_a_row_holds_whole_pairs(tmp_path):
                 ids, predicted = encoder.conversation([*record["prompt"], *record[side]])
                 assert row["tokens"][here].tolist() == ids.tolist()
                 assert row["positions"][here].tolist() == list(range(len(ids)))
-                learned = row["predicted"][here]
+                learned = row["loss_weights"][here]
                 assert 0 < learned.sum() < predicted.sum()
                 assert not learned[: np.flatnonzero(learned)[0]].any() and learned[len(ids) - 2] == 1
             assert row["reference"][i, 1] == -number - 0.5
@@ -168,18 +166,23 @@ def test_preferences_are_learned(tmp_path, monkeypatch):
     for folder in (start, other):
         weights = Arrays(model, params, write_vocabulary(tmp_path / "vocabulary"))
         release.write_weights(weights, whole, folder, "")
-    settings = from_source(str(write(tmp_path / "pairs.jsonl", pairs(120))))
-    assert isinstance(settings, Preferences)
+    settings = PreferenceCache.from_source(str(write(tmp_path / "pairs.jsonl", pairs(120))))
+    assert isinstance(settings, PreferenceCache)
     settings = dataclasses.replace(settings, length=64, pairs=2, reference=str(start))
-    teach.prepare("pairs", settings, progress=lambda line: None)
+    prepare("pairs", settings, progress=lambda line: None)
 
-    e = dataclasses.replace(
-        e,
-        data=PreferenceData(cache="pairs", batch_size=8, length=64, pairs=2),
-        optimizer=dataclasses.replace(
-            e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.05, warmup=2, steps=30)
+    e = with_train(
+        dataclasses.replace(
+            e,
+            data=PreferenceData(cache="pairs", batch_size=8, length=64, pairs=2),
+            optimizer=dataclasses.replace(
+                e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.05, warmup=2, steps=30)
+            ),
         ),
-        train=dataclasses.replace(e.train, init_from=str(start), steps=30, save_every=30, eval_every=0),
+        finetune={"init_from": str(start)},
+        steps=30,
+        checkpoint={"every": 30},
+        eval_every=0,
     )
     cache = data / "caches" / "pairs"
     plan = make_plan(e, jax.devices()[:1])
@@ -190,6 +193,6 @@ def test_preferences_are_learned(tmp_path, monkeypatch):
     assert run(e, tmp_path / "run") == 0
     after = evaluator(checkpoint.read_params(tmp_path / "run")[2])
     assert after["eval/win_rate"] == 1.0 and after["eval/margin"] > 0.1
-    elsewhere = dataclasses.replace(e, train=dataclasses.replace(e.train, init_from=str(other)))
+    elsewhere = e.with_finetune(init_from=str(other))
     with pytest.raises(ConfigError, match="the reference of cache 'pairs' is"):
         init_from.new_state(make_plan(elsewhere, jax.devices()[:1]), cache, print)

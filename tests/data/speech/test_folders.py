@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from data.speech.caches import SpeechCache
 from data.speech.folders import open_folder
-from data.speech.settings import Speech
 from data.task import DataError
 
-SETTINGS = Speech(source="folder:none", language="cs", seconds=2.0, targets_length=24)
+SETTINGS = SpeechCache(source="folder:none", language="cs", seconds=2.0, targets_length=24)
 
 
 def opened(folder: Path, table: str, name: str = "metadata.csv") -> dict[str, list]:

@@ -3,7 +3,7 @@
 import pytest
 
 from data.speech import folders
-from data.speech.settings import Speech
+from data.speech.caches import SpeechCache
 from data.task import DataError
 
 
@@ -22,7 +22,7 @@ def test_a_hostile_table_is_refused(name, content, said, tmp_path):
     """A field that is longer than any text, bytes that are no UTF-8, nesting without end: each names the line."""
     (tmp_path / name).write_bytes(content)
     if said is None:
-        folders.open_folder(tmp_path, Speech(source="x"))
+        folders.open_folder(tmp_path, SpeechCache(source="x"))
         return
     with pytest.raises(DataError, match=said):
-        folders.open_folder(tmp_path, Speech(source="x"))
+        folders.open_folder(tmp_path, SpeechCache(source="x"))

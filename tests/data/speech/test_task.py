@@ -9,13 +9,14 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from data.config import Decode
+from data.decoding import HasSounds
 from data.kinds import task_of
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
-from data.speech import metrics, spectra
+from data.speech import metrics, sound, spectra
+from data.speech.caches import SpeechCache
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
-from data.speech.settings import Speech
 from data.speech.task import SpeechTask
 from data.task import DataError
 from tests.helpers.sounds import bad_sounds, tone, write_sounds
@@ -149,11 +150,11 @@ def test_silence_is_heard_and_padding_is_not(tmp_path):
     """With padding="silence" all frames of a row are an utterance's, those of its sound with zeros behind it."""
     folder(tmp_path)
     task = SpeechTask(data(padding="silence"))
-    sound = tone(0.8)
-    row = task.listened(sound)
+    tone_N = tone(0.8)
+    row = task.listened(tone_N)
     assert (row["frames_segments"] == 1).all()
-    assert_allclose(row["frames"], spectra.whisper(np.pad(sound, (0, 12_800)), 20), atol=1e-3)
-    assert (SpeechTask(data()).listened(sound)["frames_segments"] == 1).sum() == 80
+    assert_allclose(row["frames"], spectra.whisper(np.pad(tone_N, (0, 12_800)), 20), atol=1e-3)
+    assert (SpeechTask(data()).listened(tone_N)["frames_segments"] == 1).sum() == 80
 
 
 def test_waveforms_are_of_mean_0_and_variance_1(tmp_path):
@@ -173,6 +174,8 @@ def test_held_out_speech_is_scored_by_its_words(tmp_path, monkeypatch):
     said = decoding.examples(cache, Decode(split="test"))
     assert [e.text for e in said] == [e["text"] for e in examples(cache, "test")]
     assert decoding.encode(said[0])["frames"].shape == (160, 20)
+    assert isinstance(decoding, HasSounds)
+    assert_allclose(decoding.samples(said[0]), sound.read((tmp_path / "sounds" / said[0].name).read_bytes()), atol=1e-4)
     assert decoding.scores(said, [e.text for e in said])["all"]["wer"] == 0
     assert metrics.error_rates(["ano ne", "ne ano"], ["Ano, ne.", "ne ne"])["wer"] == 0.25
     assert set(decoding.names) >= {"wer", "cer", "chrf"}
@@ -201,4 +204,4 @@ def test_rows_that_do_not_fit_the_model_are_refused(tmp_path):
 def test_the_settings_name_an_unknown_task():
     """The nearest one is named."""
     with pytest.raises(ValueError, match="did you mean 'translate'"):
-        Speech(source="fillets", tasks=("translated",))
+        SpeechCache(source="fillets", tasks=("translated",))

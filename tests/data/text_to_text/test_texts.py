@@ -8,10 +8,10 @@ import pytest
 import tokenizers as library
 
 from data.labelled.sources import TASKS
-from data.reading import packing
+from data.reading.tally import Tally
 from data.task import DataError
 from data.text_to_text import texts
-from data.text_to_text.settings import ENTRIES, TextToText
+from data.text_to_text.caches import ENTRIES, TextToTextCache
 from data.vocabularies import tokenizers
 from data.vocabularies.files import VocabularyError
 from tests.helpers.rows import unpack
@@ -98,17 +98,17 @@ def test_a_vocabulary_without_an_end_is_refused(vocabulary, tmp_path):
 def test_examples_are_packed_on_two_sides(vocabulary):
     """Several examples share a row, numbered alike on both sides, each beginning at position 0; inputs that are too long are
     cut, and examples whose targets are too long are dropped."""
-    encoder, tally = texts.Encoder(vocabulary), packing.Tally()
+    encoder, tally = texts.Encoder(vocabulary), Tally()
     examples = [{"text": text, "label": label} for text, label in [("a", "libs"), ("b" * 99, "games"), ("c", "long" * 9)]]
     lengths = (64, 16)
     (row,) = texts.packed("debian_sections", [*examples[:1], *examples[2:]], encoder, lengths, tally)
-    assert (tally.examples, tally.dropped) == (1, 1)
-    rows = list(texts.packed("debian_sections", [examples[0]] * 2, encoder, lengths, packing.Tally()))
+    assert (tally.examples, tally.left_out) == (1, 1)
+    rows = list(texts.packed("debian_sections", [examples[0]] * 2, encoder, lengths, Tally()))
     pairs = [[encoder.text(side) for side in pair] for pair in unpack(rows[0], lengths)]
     assert len(rows) == 1 and pairs == [["debian_sections text: a", "libs"]] * 2
     segments, positions = rows[0][64:128], rows[0][128:192]
     assert set(segments) == {0, 1, 2} and np.flatnonzero(positions == 0)[1] == np.argmax(segments == 2)
-    (row,) = texts.packed("debian_sections", [examples[1]], encoder, lengths, packing.Tally())
+    (row,) = texts.packed("debian_sections", [examples[1]], encoder, lengths, Tally())
     (inputs, _) = unpack(row, lengths)[0]
     assert len(inputs) == 64 and inputs[-1] == 0
     assert encoder.text(inputs).startswith("debian_sections text: bbbb")
@@ -119,6 +119,6 @@ def test_every_task_that_has_something_to_write_has_a_cache():
     written = {name for name, task in TASKS.items() if task.form != "pair"}
     assert {settings.task for settings in ENTRIES.values()} == written
     with pytest.raises(DataError, match=r"^task 'debian_similar' pairs similar texts and has no label to write"):
-        TextToText(task="debian_similar", tokenizer="t5_small")
+        TextToTextCache(task="debian_similar", tokenizer="t5_small")
     with pytest.raises(DataError, match=r"^no task 'debian_section'; did you mean 'debian_sections'\?$"):
-        TextToText(task="debian_section", tokenizer="t5_small")
+        TextToTextCache(task="debian_section", tokenizer="t5_small")

@@ -7,8 +7,8 @@ import pytest
 
 from data.packages import fetch
 from data.prepare import prepare
-from data.translation import cache as translation_cache
 from data.translation import corpus
+from data.translation.maker import TranslationMaker
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
 from data.vocabularies.sentencepiece import Vocabulary
@@ -72,7 +72,7 @@ def test_held_out_strings_are_raw(tiny, cache):
 def test_preparing_again_does_no_work(tiny, cache, monkeypatch):
     """A cache that is up to date is returned as it is: nothing is fetched, trained or written."""
     before = {path: path.stat().st_mtime_ns for path in cache.rglob("*")}
-    monkeypatch.setattr(translation_cache, "build", None)  # would raise if called
+    monkeypatch.setattr(TranslationMaker, "build", None)  # would raise if called
     monkeypatch.setattr(fetch, "fetch", None)
     said = []
     assert prepare("tiny", TINY, data_dir=tiny, progress=said.append) == cache
@@ -96,7 +96,11 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
     """No held-out line reaches the training of a vocabulary."""
     seen = {}
     monkeypatch.setattr(sentencepiece, "train", lambda lines, path, *, size, tags=(): seen.setdefault(size, set(lines)))
-    translation_cache._train_vocabularies("permissive", {"other": "packages"}, 401, 402, tiny)
+    from data.translation import message_catalogues
+
+    settings = dataclasses.replace(TINY, source_vocabulary=401, target_vocabulary=402)
+    pairs = message_catalogues.read_splits("permissive", tiny / "tfds", "train")
+    TranslationMaker("x", settings, tiny)._train_vocabularies({"other": "packages"}, pairs)
     splits = corpus.divide(CATALOGUES["permissive"], tiny / "packages")
     for side, size in (("source", 401), ("english", 402)):
         trained = {getattr(pair, side) for pairs in splits["train"].values() for pair in pairs}
@@ -104,23 +108,36 @@ def test_vocabularies_see_training_text_only(tiny, cache, monkeypatch):
         assert seen[size] and seen[size] <= trained and not seen[size] & held_out
 
 
-def test_rows_are_what_the_seqio_tasks_say(tiny, cache):
-    """The cache holds, token for token, the examples of the SeqIO tasks that define the data."""
-    from data.translation import tasks
+def test_rows_are_what_seqio_makes_of_the_strings(tiny, cache):
+    """The cache holds, token for token, what SeqIO's own tokenizer, tags and ends make of the data set's strings."""
+    import seqio
+    import tensorflow as tf
 
-    registered = tasks.add_message_catalogues(
-        "permissive", source=cache / "source.model", target=cache / "target.model", data_dir=tiny / "tfds"
-    )
+    from data.translation import message_catalogues
+
+    sides = [seqio.SentencePieceVocabulary(str(cache / f"{side}.model")) for side in ("source", "target")]
+    pairs = message_catalogues.read_splits("permissive", tiny / "tfds", "train")
     for language in ("br", "zh-Hant"):
-        dataset = registered[language].get_dataset(None, "train", shuffle=False)
-        defined = {
-            (tuple(example["inputs"]), tuple(example["targets"]))
-            for example in dataset.as_numpy_iterator()
-            if len(example["inputs"]) <= LENGTHS[0] and len(example["targets"]) <= LENGTHS[1]
-        }
+        tag = Vocabulary(cache / "source.model").tag_id(language)
+        texts = [[tf.constant(text) for text in pair] for pair in pairs[language]]
+        encoded = [[tuple(side.encode_tf(x).numpy()) for side, x in zip(sides, pair, strict=True)] for pair in texts]
+        examples = {((tag, *source, 1), (*target, 1)) for source, target in encoded}
+        fitting = {e for e in examples if all(len(side) <= length for side, length in zip(e, LENGTHS, strict=True))}
         rows = read_rows(cache / "train" / f"{language}.array_record")
         packed = {tuple(tuple(side) for side in example) for row in rows for example in unpack(row, LENGTHS)}
-        assert packed == defined
+        assert packed == fitting
+
+
+@pytest.mark.parametrize("prepared", ["nothing", "a half"])
+def test_a_data_set_that_is_not_prepared(tmp_path, prepared):
+    """Strings of a data set that isn't there are refused in a line that says how to prepare it."""
+    from data.packages.tfds import NotPreparedError
+    from data.translation import message_catalogues
+
+    if prepared == "a half":
+        (tmp_path / "message_catalogues/permissive/incomplete.1.1.0").mkdir(parents=True)
+    with pytest.raises(NotPreparedError, match=r"not prepared in .*; .* python -m scripts.prepare_data$"):
+        message_catalogues.read_splits("permissive", tmp_path, "train")
 
 
 def test_nothing_is_left_of_a_failure(tiny, cache):

@@ -11,25 +11,25 @@ from configs import registry
 from data.packages import fetch
 from data.prepare import prepare
 from data.task import DataError
-from data.translation.settings import Translation
+from data.translation.caches import TranslationCache
 from data.vocabularies import files
 from data.vocabularies.multilingual import Multilingual
 from models.m2m100.config import M2M100Config
 from scripts import cli, translate
 from tests.helpers.catalogues import TINY, WORDS
 from tests.helpers.rows import read_rows, unpack
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
 from trainers import metrics
-from trainers.weights import huggingface, open, release
+from trainers.weights import huggingface, load_any, release
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Arrays
 
 pytestmark = pytest.mark.integration
 
 NAME = "m4_quickstart_released"
-SETTINGS = Translation(catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32)
+SETTINGS = TranslationCache(catalogue="permissive", source_vocabulary=0, target_vocabulary=0, source_length=40, target_length=32)
 CODES = ["eng_Latn", "swh_Latn", "zho_Hant"]  # of the catalogue's languages, Breton and Serbian in Latin letters are unknown
 
 
@@ -83,17 +83,22 @@ def experiment(tiny, folder, cache, monkeypatch):
     """nllb.catalogues, small."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tiny))
     e = registry.load("nllb.catalogues")
-    config = open.open_weights(folder).config
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(config, dropout=0.0),
-        data=dataclasses.replace(e.data, batch_size=8, source_length=40, target_length=32),
-        optimizer=dataclasses.replace(
-            e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.02, steps=60, warmup=5)
+    config = load_any.open_weights(folder).config
+    return with_train(
+        dataclasses.replace(
+            e,
+            model=dataclasses.replace(config, dropout=0.0),
+            data=dataclasses.replace(e.data, batch_size=8, source_length=40, target_length=32),
+            optimizer=dataclasses.replace(
+                e.optimizer, schedule=dataclasses.replace(e.optimizer.schedule, peak=0.02, steps=60, warmup=5)
+            ),
+            eval=dataclasses.replace(e.eval, per_language=1, max_length=8, beams=2, batch_size=4),
+            execution=dataclasses.replace(e.execution, dtype="float32"),
         ),
-        train=dataclasses.replace(e.train, steps=60, log_every=5, init_from=str(folder), eval_every=0),
-        eval=dataclasses.replace(e.eval, per_language=1, max_length=8, beams=2, batch_size=4),
-        execution=dataclasses.replace(e.execution, dtype="float32"),
+        steps=60,
+        log_every=5,
+        finetune={"init_from": str(folder)},
+        eval_every=0,
     )
 
 
@@ -104,7 +109,7 @@ def test_a_folder_is_fine_tuned_and_written_again(experiment, folder, tmp_path, 
     losses = [line["loss"] for line in metrics.read(tmp_path / "run") if "loss" in line]
     assert losses[-1] < losses[0] - 1, losses
     release.write(tmp_path / "run", tmp_path / "release")
-    weights: Any = open.open_weights(tmp_path / "release")
+    weights: Any = load_any.open_weights(tmp_path / "release")
     huggingface.write_folder(weights, tmp_path / "hf")
     vocabularies = [Multilingual(path) for path in (folder, tmp_path / "hf")]
     assert vocabularies[0].languages == vocabularies[1].languages
@@ -119,7 +124,7 @@ def test_a_folder_is_fine_tuned_and_written_again(experiment, folder, tmp_path, 
         assert translate.main() == 0
         outputs.append(capsys.readouterr().out)
     assert outputs[0] == outputs[1] and outputs[0].strip() and len(outputs[0].splitlines()) == 40
-    same: Any = open.open_weights(tmp_path / "hf")
+    same: Any = load_any.open_weights(tmp_path / "hf")
     assert same.config == dataclasses.replace(weights.config, dropout=same.config.dropout)
     for name in weights.shapes:
         assert_array_equal(same.read(name, ()), weights.read(name, ()), err_msg=name)
@@ -129,6 +134,5 @@ def test_weights_of_another_vocabulary_are_refused(experiment, tmp_path):
     """A folder with other ids than those that the cache is encoded with: one line names the file."""
     other = write_folder(tmp_path / "other", 1)
     (other / files.PIECES).write_bytes((other / files.PIECES).read_bytes() + b"\n")
-    train = dataclasses.replace(experiment.train, init_from=str(other))
     with pytest.raises(ReleaseError, match=r"sentencepiece\.bpe\.model is another vocabulary than that of"):
-        run(dataclasses.replace(experiment, train=train), tmp_path / "run")
+        run(experiment.with_finetune(init_from=str(other)), tmp_path / "run")

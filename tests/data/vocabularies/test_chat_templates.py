@@ -7,7 +7,8 @@ import pytest
 
 from data.task import DataError
 from data.vocabularies import files
-from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate, TemplateRefusal
+from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate
+from data.vocabularies.marks import TemplateRefusal
 from tests.helpers.chats import CHATML, END, MARKED, learned, turns, write_vocabulary
 
 FIXTURE = Path(__file__).parents[2] / "fixtures" / "chat"  # made with transformers 5.23: apply_chat_template

@@ -10,8 +10,9 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from data import untrusted
 from data.vocabularies import files
-from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate, TemplateRefusal
+from data.vocabularies.chat_templates import ChatEncoder, ChatTemplate
 from data.vocabularies.jinja import Generation, Program
+from data.vocabularies.marks import TemplateRefusal
 from models.errors import UserError
 from tests.helpers.chats import CHATML, turns, write_vocabulary
 

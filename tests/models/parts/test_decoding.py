@@ -51,6 +51,21 @@ def test_a_prefix_is_produced_whatever_it_costs():
         assert_allclose(scores[:, 0], np.log([0.8, 0.6 * 0.6 * 0.8, 0.8]), rtol=1e-5)
 
 
+def test_a_first_step_that_was_made_before_is_not_made_again():
+    """With the logits of the first token, and the state after it, search and sampling give what they give without."""
+    model, real_B = Chain(), jnp.array([True])
+    first_BKV = {k: model.step(None, jnp.zeros((1, k), jnp.int32), jnp.array(0))[0] for k in (1, 2)}
+    options: dict = dict(steps=4, eos=EOS, pad=-1)
+    for beams in (1, 2):
+        common: dict = options | dict(beams=beams, vocab=4, alpha=0.6, prefix_BP=jnp.array([[2, 0]]))
+        plain, given = (beam_search(model, None, real_B, **common, first_BKV=x) for x in (None, first_BKV[beams]))
+        assert_array_equal(plain[0], given[0])
+        assert_array_equal(plain[1], given[1])
+    plain, given = (draw(3, first_BKV=x) for x in (None, first_BKV[1]))
+    assert_array_equal(plain[0], given[0])
+    assert_array_equal(plain[1], given[1])
+
+
 def test_draws_have_the_models_frequencies():
     """Of 4000 first tokens the shares are the probabilities, within four standard errors; another seed draws others."""
     tokens = np.asarray(draw(samples=4000, steps=1)[0])[0, :, 0]

@@ -3,23 +3,21 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import DataConfig
 from data.features import Feature, Features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ToyGrids:
+class ToyGrids(DataConfig):
     """Float grids; some pixels of the next one are not seen."""
 
     kind: ClassVar[str] = "toy_grids"
-    benchmark: ClassVar[str] = "throughput"
 
-    cache: str = ""
     batch_size: int = 16
     height: int = 16
     width: int = 8
     channels: int = 3
     flip: bool = False
-    seed: int = 0
 
     def features(self) -> Features:
         axes = ("height", "width", None)

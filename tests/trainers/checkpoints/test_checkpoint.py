@@ -35,7 +35,7 @@ def fresh(p) -> state.State:
 
 
 def open_checkpoints(workdir: Path, p: Plan, say=print, **changes) -> Checkpoints:
-    return Checkpoints(workdir, dataclasses.replace(p.experiment.train, **changes), say=say)
+    return Checkpoints(workdir, dataclasses.replace(p.experiment.train.checkpoint, **changes), say=say)
 
 
 def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **scores: float) -> None:
@@ -263,7 +263,7 @@ def test_fields_that_came_and_went_are_differences_not_damage(saved, tmp_path, p
     def older(meta: dict) -> None:
         meta["experiment"]["model"]["retired"] = 7
         for field in ("lora", "freeze_layers"):
-            del meta["experiment"]["train"][field]
+            del meta["experiment"]["train"]["finetune"][field]
         del meta["checksum"]
 
     workdir = copy_with_meta(saved, tmp_path / "run", of_json(older))

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from models.sharding.params import flatten
 from tests.helpers.runs import changed_steps, curve, run, with_train
 from trainers import runlog, trainer
 from trainers.checkpoints import checkpoint, manager
@@ -103,7 +102,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     """While the store does not answer, from step 5 to 11, saves are left out by name and steps go on; once it does, a save
     succeeds. The run goes on from there later, with the numbers of a run on a local disk, and its weights are read from there."""
     monkeypatch.setattr(manager, "SLOW", 0.2)
-    e = with_train(small, steps=16, log_every=1, save_every=2, save_failures=5)
+    e = with_train(small, steps=16, log_every=1, checkpoint={"every": 2, "max_failures": 5})
     assert run(e, tmp_path / "local") == trainer.DONE
 
     def stalls(call: int, state: Any, values: Any) -> Any:
@@ -114,7 +113,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
             wait_for_the_save_under_way()
         return state, values
 
-    remote = with_train(e, steps=12, checkpoints="gs://runs/mine")
+    remote = with_train(e, steps=12, checkpoint={"folder": "gs://runs/mine"})
     with monkeypatch.context() as patch:
         changed_steps(patch, stalls)
         assert run(remote, tmp_path / "remote") == trainer.DONE
@@ -123,7 +122,7 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     assert run(with_train(remote, steps=16), tmp_path / "remote") == trainer.DONE
     assert "starting at step 12 from a checkpoint" in capsys.readouterr().out
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
-    found, wanted = (flatten(checkpoint.read_params(tmp_path / name)[2]) for name in ("remote", "local"))
+    found, wanted = (checkpoint.read_params(tmp_path / name)[2] for name in ("remote", "local"))
     for name, array in wanted.items():
         np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array))
 
@@ -132,7 +131,7 @@ def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, m
     """Where nothing listens any more, the run ends after as many saves as it may lose, and does not wait for the one that hangs;
     once the store is back, the last sound checkpoint is there."""
     monkeypatch.setattr(manager, "SLOW", 0.2)
-    e = with_train(small, steps=8, log_every=1, save_every=2, save_failures=1, checkpoints="gs://runs/gone")
+    e = with_train(small, steps=8, log_every=1, checkpoint={"every": 2, "max_failures": 1, "folder": "gs://runs/gone"})
 
     def gone(call: int, state: Any, values: Any) -> Any:
         if call == 5:

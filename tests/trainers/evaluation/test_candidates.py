@@ -10,10 +10,10 @@ import pytest
 
 from configs import registry
 from configs.optimizers import AdamW, Constant
-from data.dialog.config import RateAndRank
+from data.lamda.config import RateAndRank
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import metrics, trainer
 from trainers.evaluation.candidates import CandidatesEvaluator
 from trainers.plan import fresh_state, make_plan
@@ -32,13 +32,18 @@ def data(tmp_path_factory):
 def e(data, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = registry.tiny(registry.load("lamda.smollm2_chat"))
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(e.model, vocab=320, layers=2, model_dim=32, dropout=0.0),
-        data=dataclasses.replace(e.data, cache="toy", batch_size=8, length=64),
-        optimizer=AdamW(schedule=Constant(value=3e-3)),
-        train=dataclasses.replace(e.train, init_from="", freeze=(), freeze_layers=0, steps=200, save_every=0, log_every=40),
-        eval=RateAndRank(split="test", batch_size=8, responses=10, others=3, tokens=12),
+    return with_train(
+        dataclasses.replace(
+            e,
+            model=dataclasses.replace(e.model, vocab=320, layers=2, model_dim=32, dropout=0.0),
+            data=dataclasses.replace(e.data, cache="toy", batch_size=8, length=64),
+            optimizer=AdamW(schedule=Constant(value=3e-3)),
+            eval=RateAndRank(split="test", batch_size=8, responses=10, others=3, tokens=12),
+        ),
+        finetune={"init_from": "", "freeze": (), "freeze_layers": 0},
+        steps=200,
+        checkpoint={"every": 0},
+        log_every=40,
     )
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from configs import registry
 from configs.experiment import Experiment
-from data.images.settings import Images
+from data.images.caches import ImageCache
 from data.prepare import prepare
 from models.errors import UserError
 from scripts import classify, release
@@ -39,7 +39,7 @@ def root(tmp_path_factory) -> Path:
             pixels = smooth(8, 8, 100 * number + n) // 4
             pixels[:, 3 * number : 3 * number + 3] += 150
             (root / "pictures" / label / f"{n}.png").write_bytes(encoded(pixels))
-    prepare("toy", Images(source=f"folder:{root / 'pictures'}"), data_dir=root, progress=lambda line: None)
+    prepare("toy", ImageCache(source=f"folder:{root / 'pictures'}"), data_dir=root, progress=lambda line: None)
     return root
 
 

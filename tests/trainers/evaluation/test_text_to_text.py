@@ -16,6 +16,7 @@ from data.config import Decode
 from data.reading import packing
 from data.reading.batches import held_out_batches
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.task import DataError
 from data.text_to_text import texts
 from data.vocabularies import tokenizers
@@ -24,7 +25,7 @@ from models.protocol import Context
 from models.sharding.params import with_params
 from scripts import classify as classify_script
 from scripts import evaluate as evaluate_script
-from tests.helpers.runs import run
+from tests.helpers.runs import run, with_train
 from trainers import metrics, trainer
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
@@ -43,7 +44,7 @@ def write_cache(folder: Path, vocabulary: int) -> None:
     (folder / "train").mkdir(parents=True)
     lines = [text for example in EXAMPLES for text in texts.pair_of("debian_sections", example)]
     tokenizers.train_bpe(lines, folder / tokenizers.FILE, vocabulary)
-    rows = list(texts.packed("debian_sections", EXAMPLES, texts.Encoder(folder), SHAPE, packing.Tally()))
+    rows = list(texts.packed("debian_sections", EXAMPLES, texts.Encoder(folder), SHAPE, Tally()))
     packing.write_rows(folder / "train" / "all.array_record", rows)
     (folder / "test.jsonl").write_text("".join(json.dumps(example) + "\n" for example in EXAMPLES[:20]))
     manifest = {
@@ -75,13 +76,17 @@ def e(data, monkeypatch) -> Experiment:
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = registry.tiny(registry.load("t5.debian_sections_5k"))
     model = dataclasses.replace(e.model, vocab=300, layers=4, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
-    return dataclasses.replace(
-        e,
-        model=model,
-        data=dataclasses.replace(e.data, cache="sections", batch_size=4, inputs_length=SHAPE[0], targets_length=SHAPE[1]),
-        optimizer=Adafactor(schedule=Constant(value=1e-2), parameter_scale=False),
-        train=dataclasses.replace(e.train, steps=60, save_every=30, log_every=10),
-        eval=Decode(split="test", beams=1, length_penalty=0.0, max_length=8, batch_size=8),
+    return with_train(
+        dataclasses.replace(
+            e,
+            model=model,
+            data=dataclasses.replace(e.data, cache="sections", batch_size=4, inputs_length=SHAPE[0], targets_length=SHAPE[1]),
+            optimizer=Adafactor(schedule=Constant(value=1e-2), parameter_scale=False),
+            eval=Decode(split="test", beams=1, length_penalty=0.0, max_length=8, batch_size=8),
+        ),
+        steps=60,
+        checkpoint={"every": 30},
+        log_every=10,
     )
 
 
@@ -113,10 +118,10 @@ def test_it_learns_to_write_labels(e, tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match=r"t5\.debian_sections_5k: this model does not classify texts"):
         command(classify_script, monkeypatch, capsys, "--checkpoint", tmp_path / "whole", "a toy")
 
-    other = dataclasses.replace(
-        e,
-        data=dataclasses.replace(e.data, cache="other"),
-        train=dataclasses.replace(e.train, init_from=str(tmp_path / "whole"), steps=1),
+    other = with_train(
+        dataclasses.replace(e, data=dataclasses.replace(e.data, cache="other")),
+        finetune={"init_from": str(tmp_path / "whole")},
+        steps=1,
     )
     with pytest.raises(ReleaseError, match=r"tokenizer\.json is another vocabulary than that of 'other'"):
         run(other, tmp_path / "other")
@@ -135,7 +140,7 @@ def test_examples_of_a_row_do_not_see_each_other(e, data):
         encoder = texts.Encoder(data / "caches" / "sections")
 
         def pack(examples: list[dict]):
-            return list(texts.packed("debian_sections", examples, encoder, SHAPE, packing.Tally()))
+            return list(texts.packed("debian_sections", examples, encoder, SHAPE, Tally()))
 
         together, alone = pack(EXAMPLES[:2]), [row for example in EXAMPLES[:2] for row in pack([example])]
         assert len(together) == 1 and len(alone) == 2

@@ -8,12 +8,12 @@ import pytest
 from data.task import DataError
 from data.translation.config import Translate, TranslationData
 from data.translation.decoding import Sentence, TranslationDecoding, buckets, read_sentences, score, shuffled, strip
-from models.sharding.params import nest
 from tests.helpers.caches import write_translation_cache
-from trainers.evaluation.decoded import Decoder
+from tests.helpers.runs import with_train
+from trainers.inference.decoder import Decoder
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
-from trainers.weights.open import open_model
+from trainers.weights.load_any import open_model
 
 pytestmark = pytest.mark.integration
 
@@ -31,12 +31,16 @@ def toy(tmp_path_factory):
 @pytest.fixture
 def experiment(m4, toy, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(toy))
-    return dataclasses.replace(
-        m4,
-        model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
-        data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
-        eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
-        train=dataclasses.replace(m4.train, steps=2, log_every=1, best="eval/stripped_chrf"),
+    return with_train(
+        dataclasses.replace(
+            m4,
+            model=dataclasses.replace(m4.model, source_vocab=2048, target_vocab=512),
+            data=TranslationData(cache="toy", batch_size=16, source_length=16, target_length=16),
+            eval=Translate(split="test", beams=2, max_length=8, batch_size=8),
+        ),
+        steps=2,
+        log_every=1,
+        checkpoint={"best": "eval/stripped_chrf"},
     )
 
 
@@ -64,7 +68,7 @@ def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, caps
         e, weights = open_model(path)
         assert e == experiment
         assert weights.vocabulary is not None
-        params = nest({name: weights.read(name, ()) for name in weights.shapes})
+        params = {name: weights.read(name, ()) for name in weights.shapes}
         translator = Decoder(plan.model, experiment.eval, TranslationDecoding(weights.vocabulary))
         outputs.append(translator(params, examples))
         with pytest.raises(DataError, match="did you mean 'de'"):

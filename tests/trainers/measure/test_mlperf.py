@@ -23,7 +23,7 @@ from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
 from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
-from tests.helpers.runs import fill_disk_of, run
+from tests.helpers.runs import fill_disk_of, run, with_train
 from tests.helpers.wordpiece import train_wordpiece
 from trainers import runlog, step, trainer
 from trainers.measure import mlperf_log, mlperf_rules
@@ -74,12 +74,15 @@ def gpt3(init_from: str = "") -> Experiment:
     """MLPerf's GPT-3 shrunk but for what its rules fix: the length of rows and the hyper-parameters."""
     whole = registry.load("gpt.mlperf_175b")
     e = registry.tiny(whole)
-    return dataclasses.replace(
-        e,
-        model=dataclasses.replace(e.model, vocab=320, layers=1, model_dim=8, hidden_dim=8, heads=1, max_positions=2048),
-        data=dataclasses.replace(whole.data, cache="long", batch_size=1, length=2048),
-        eval=HeldOut(split="test", limit=2, batch_size=1),
-        train=dataclasses.replace(e.train, steps=1, init_from=init_from),
+    return with_train(
+        dataclasses.replace(
+            e,
+            model=dataclasses.replace(e.model, vocab=320, layers=1, model_dim=8, hidden_dim=8, heads=1, max_positions=2048),
+            data=dataclasses.replace(whole.data, cache="long", batch_size=1, length=2048),
+            eval=HeldOut(split="test", limit=2, batch_size=1),
+        ),
+        steps=1,
+        finetune={"init_from": init_from},
     )
 
 

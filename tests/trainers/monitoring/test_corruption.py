@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from tests.helpers.runs import changed_steps, curve, events, kept, run, with_train
-from trainers import trainer
+from trainers import runlog
 from trainers.monitoring.corruption import Checker
 from trainers.state import State
 
@@ -53,18 +53,18 @@ def test_a_step_that_computes_other_bits_the_second_time_ends_the_run(small, tmp
 
     def corrupt(call: int, state: State, metrics: Any) -> Any:
         if call == 6:  # steps 1, 2 twice, 3, 4 twice
-            scale = state.params["final_norm"]["scale"]
+            scale = state.params["final_norm.scale"]
             scale = jax.device_put(flipped(np.asarray(scale)), scale.sharding)
-            state = dataclasses.replace(state, params=state.params | {"final_norm": {"scale": scale}})
+            state = dataclasses.replace(state, params=state.params | {"final_norm.scale": scale})
         return state, metrics
 
-    e = with_train(small, steps=4, log_every=1, save_every=2, check_every=2)
-    assert run(e, tmp_path / "sound") == trainer.DONE
+    e = with_train(small, steps=4, log_every=1, checkpoint={"every": 2}, faults={"check_every": 2})
+    assert run(e, tmp_path / "sound") == runlog.DONE
     with monkeypatch.context() as patch:
         changed_steps(patch, corrupt)
-        assert run(e, tmp_path / "corrupt") == trainer.CORRUPTED
+        assert run(e, tmp_path / "corrupt") == runlog.CORRUPTED
     said = "computed twice, it gave other bits of state.params.final_norm.scale"
     assert f"step 4 is corrupt: {said}; nothing is saved" in capsys.readouterr().out
     assert events(tmp_path / "corrupt", "stop")[0]["error"] == said and kept(tmp_path / "corrupt") == [2]
-    assert run(with_train(e, check_every=0), tmp_path / "corrupt") == trainer.DONE
+    assert run(with_train(e, faults={"check_every": 0}), tmp_path / "corrupt") == runlog.DONE
     assert curve(tmp_path / "corrupt") == curve(tmp_path / "sound")

@@ -12,7 +12,8 @@ import pytest
 from configs.registry import ConfigError
 from models.errors import UserError
 from scripts import report
-from trainers import trainer
+from scripts.reports import page, run
+from trainers import runlog
 from trainers.monitoring import history
 
 
@@ -31,7 +32,7 @@ def workdir(tmp_path) -> Path:
     lines(
         tmp_path / "run.jsonl",
         {**start, "time": at(0), "restored": None},
-        {"event": "stop", "time": at(10), "step": 2, "exit_code": trainer.PREEMPTED},
+        {"event": "stop", "time": at(10), "step": 2, "exit_code": runlog.PREEMPTED},
         {**start, "time": at(30), "restored": 2},
         {**start, "time": at(100), "restored": 6},
         {"event": "rewind", "time": at(112), "to": 6},
@@ -100,8 +101,8 @@ def test_the_page_is_one_file_and_names_hosts_safely(workdir):
 def test_a_run_without_scores_or_experts_has_no_pictures_of_them(workdir):
     kept = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][:5]
     lines(workdir / "metrics.jsonl", *({k: v for k, v in line.items() if "moe" not in k} for line in kept))
-    page = report.write(workdir).read_text()
-    assert page.count("<h2>") == 7 and "Expert load" not in page
+    text = report.write(workdir).read_text()
+    assert text.count("<h2>") == 7 and "Expert load" not in text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
@@ -170,20 +171,20 @@ class Markup(HTMLParser):
 def test_no_value_of_a_folder_becomes_markup_or_a_traceback(workdir, monkeypatch):
     """Each value and each name in the logs in turn is each of many others: the page is written or refused in one line, holds no
     tag or attribute that a sound one has not, and says how many lines are left out."""
-    monkeypatch.setattr(report, "picture", lambda draw, data, size=(9, 3.4): report.escaped(draw(Undrawn(), data)))
+    monkeypatch.setattr(run, "picture", lambda draw, data, size=(9, 3.4): page.escaped(draw(Undrawn(), data)))
     sound = Markup(report.write(workdir).read_text())
     for file, number, key in places(workdir):
         text = (workdir / file).read_text()
         for value, named in (*((value, False) for value in HOSTILE), *((value, True) for value in HOSTILE[:4])):
             (workdir / file).write_text(changed(text, number, key, value, named=named))
             try:
-                page = report.write(workdir).read_text()
+                text_of_page = report.write(workdir).read_text()
             except UserError as error:
                 assert len(str(error).splitlines()) == 1
                 continue
-            markup = Markup(page)
+            markup = Markup(text_of_page)
             assert markup.tags <= sound.tags and markup.attributes <= sound.attributes, (file, number, key, value)
-            assert "<script" not in page
+            assert "<script" not in text_of_page
         (workdir / file).write_text(text)
 
 
@@ -208,8 +209,8 @@ def test_drawn_pictures_take_whatever_is_left(workdir):
     first = {"step": 1, "loss": 3.0, "moe/load_decoder": [1.0], "$\\frac$_per_s": 3.0, "eval/a/b": 1.0, "eval/$x$": 2.0}
     rest = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
     lines(workdir / "metrics.jsonl", first, *rest, {"step": 11, "loss": "low", "eval/a/b": 1.0}, {"step": 10**400, "loss": 1.0})
-    page = report.write(workdir).read_text()
-    assert "odd lines, left out</dt><dd>3<" in page and "Expert load" in page
+    text = report.write(workdir).read_text()
+    assert "odd lines, left out</dt><dd>3<" in text and "Expert load" in text
     assert history.read(workdir).unit == "tokens"
 
 

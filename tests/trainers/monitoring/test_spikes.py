@@ -24,7 +24,7 @@ def test_a_spike_sends_the_run_back_and_past_its_batches(small, tmp_path, monkey
         monkeypatch,
         lambda call, state, metrics: (state, metrics | {"loss": metrics["loss"] * (9.0 if asked[-1] in (8, 9) else 1.0)}),
     )
-    e = with_train(small, steps=12, log_every=1, save_every=3, spike=3.0, spike_skip=4)
+    e = with_train(small, steps=12, log_every=1, checkpoint={"every": 3}, faults={"spike": 3.0, "spike_skip": 4})
     assert run(e, tmp_path / "whole") == trainer.DONE
     assert asked == [*range(9), *range(10, 16)]
     assert "going back to step 6, and from there past 4 batches" in capsys.readouterr().out

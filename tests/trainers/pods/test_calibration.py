@@ -26,8 +26,8 @@ BOTH = rows(("v4:2x2x1", "A", 0.8), ("v4:2x2x1", "A", 0.9), ("v4:2x2x1", "B", 1.
 
 
 def test_a_held_out_point_is_predicted_from_the_others():
-    """Of runs at 0.8, 0.9 and 1.0 of their modelled figures the first is predicted at 0.95, 18.75 % too much, the second at 0.9,
-    which is right, and the third at 0.85, 15 % too little."""
+    """Runs are at 0.8, 0.9 and 1.0 of their modelled figures: the first is predicted at 0.95, 18.75 % too much, the second
+    at 0.9, which is right, and the third at 0.85, 15 % too little."""
     # Two others are fewer than a generation needs, but here they are all points that there are.
     assert [calibration.held_out(row, V4) for row in V4] == pytest.approx([0.1875, 0.0, -0.15])
 
@@ -44,11 +44,11 @@ def test_the_error_is_the_root_mean_square_of_held_out_points(tmp_path, monkeypa
     monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
     monkeypatch.setattr(calibration, "POINTS", dict.fromkeys("01234"))
     calibration.FILE.write_text(json.dumps({"points": BOTH}))
-    found = calibration.error("v5e")
-    assert (found.points, found.factor) == pytest.approx((5, 1.0))
+    result = calibration.error("v5e")
+    assert (result.points, result.factor) == pytest.approx((5, 1.0))
     # v4's points are predicted from v5e's, whose mean is 1.15, and v5e's from v4's.
     off = [1.15 / 0.8 - 1, 1.15 / 0.9 - 1, 1.15 / 1.0 - 1, 0.9 / 1.2 - 1, 0.9 / 1.1 - 1]
-    assert found.held_out_pct == pytest.approx(100 * (sum(x**2 for x in off) / 5) ** 0.5)
+    assert result.held_out_pct == pytest.approx(100 * (sum(x**2 for x in off) / 5) ** 0.5)
     # Of v4's three, two others are too few to predict the third: all four others do.
     off = [1.05 / 0.8 - 1, 1.025 / 0.9 - 1, 1.0 / 1.0 - 1]
     assert calibration.error("v4").held_out_pct == pytest.approx(100 * (sum(x**2 for x in off) / 3) ** 0.5)

@@ -28,9 +28,9 @@ XY = tuple(range(0, 32, 2))
 )
 def test_gathers(group, most, us, dims):
     """A gather takes all bytes but its own over one link along a line, two along a ring, and more along several dimensions."""
-    found = BOX.gather(group, 8 * KB, most)
-    assert found.seconds == pytest.approx(us * US)
-    assert found.links == {(dim, way) for dim in dims for way in (1, -1)}
+    result = BOX.gather(group, 8 * KB, most)
+    assert result.seconds == pytest.approx(us * US)
+    assert result.links == {(dim, way) for dim in dims for way in (1, -1)}
 
 
 def test_an_all_reduce_is_two_gathers():
@@ -71,8 +71,8 @@ RING = list(zip(X, (*X[1:], X[0]), strict=True))
 )
 def test_permutes(pairs, us, links):
     """A permute goes the shorter way, both ways where they are as long, and takes as long as its most loaded link."""
-    found = BOX.permute(pairs, 8 * KB)
-    assert found.seconds == pytest.approx(us * US) and found.links == links
+    result = BOX.permute(pairs, 8 * KB)
+    assert result.seconds == pytest.approx(us * US) and result.links == links
 
 
 def test_a_line_has_no_way_round():

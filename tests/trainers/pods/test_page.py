@@ -1,6 +1,10 @@
-"""The page of a pod plan: parses, loads nothing, says that its numbers are modelled, and bears what a plan may lack."""
+"""The page and the trace of a pod plan: the page parses, loads nothing, says that its numbers are modelled, and bears what a plan
+may lack."""
 
 import copy
+import dataclasses
+import itertools
+import json
 import re
 from collections.abc import Callable
 from html.parser import HTMLParser
@@ -8,10 +12,12 @@ from typing import Any
 
 import pytest
 
-from trainers.pods.drawings import parts_of, rows, ticks, timeline
-from trainers.pods.page import page
+from trainers.pods.drawings import parts_of
+from trainers.pods.page import page, ticks, timeline
 from trainers.pods.report import as_text
 from trainers.pods.report import table as markdown
+from trainers.pods.schedule import Loop, Row, Run, Simulation, Start, Wait, Work
+from trainers.pods.trace import LANES, trace, tracks
 from trainers.programs.units import NBSP, seconds, short, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -204,9 +210,9 @@ VARIANTS = {
 def test_a_page_parses_loads_nothing_and_says_that_it_is_modelled(name: str):
     """Also of a plan that lacks what is optional."""
     text = page(VARIANTS[name])
-    found = Page(text)
-    assert not re.search(r"https?://|@import|url\(", text)
-    for tag, attributes in found.elements:
+    parsed = Page(text)
+    assert not re.search(r"https?://|@import|url\(|<script", text)
+    for tag, attributes in parsed.elements:
         assert tag not in ("link", "iframe", "object", "embed", "use", "image") and not {"href", "src", "srcset"} & set(
             attributes
         ), tag
@@ -214,8 +220,8 @@ def test_a_page_parses_loads_nothing_and_says_that_it_is_modelled(name: str):
             assert attributes["aria-label"], tag
         if tag == "svg":
             assert attributes["role"] == "img"
-    assert found.figures and all("modelled" in figure.lower() for figure in found.figures)
-    assert "None" not in found.text and "nan" not in re.findall(r"\w+", found.text)
+    assert parsed.figures and all("modelled" in figure.lower() for figure in parsed.figures)
+    assert "None" not in parsed.text and "nan" not in re.findall(r"\w+", parsed.text)
 
 
 def test_every_section_of_a_full_plan_is_there():
@@ -241,25 +247,66 @@ def test_names_are_escaped_wherever_they_stand(where: str):
     report |= {"options": {evil: evil}, "versions": {evil: evil}}
     report |= {"problems": [evil], "mesh": {evil: 256, "model": 8}, "assignment": {evil: "yz", "model": "x"}}
     text = page(report)
-    found = Page(text)
-    assert evil not in text and not any("onclick" in attributes for _, attributes in found.elements)
-    assert evil in found.text
+    parsed = Page(text)
+    assert evil not in text and not any("onclick" in attributes for _, attributes in parsed.elements)
+    assert evil in parsed.text
 
 
-def test_the_first_window_shows_without_a_script():
-    """The view box is the window that the page names; of long parts without windows, it is a stretch in the middle."""
-    text = page(changed(windows=[{"label": "backward", "start": FORWARD, "end": FORWARD + BACKWARD}]))
-    assert 'viewBox="99000.0 0 207900.0' in text and "Shown: backward, 99.00 to 306.90 ms" in text
-    many = [{"lane": "matrix", "label": "p", "kind": "", "start": i * 1e-3, "end": (i + 1) * 1e-3} for i in range(2000)]
-    assert 'viewBox="700000.0 0 600000.0' in timeline(many)
-    assert 'viewBox="0.0 0 500000.0' in timeline(many[:500])
+def test_the_first_window_is_drawn():
+    """In microseconds from its start, with the spans that lie in it, cut to it; without windows, all spans."""
+    text = page(changed(windows=[{"label": "backward", "start": FORWARD, "end": FORWARD + BACKWARD}]), "plan.trace.json")
+    assert 'viewBox="0 0 207900.0' in text and "(backward, 99.00 to 306.90 ms of 306.90 ms)" in text and "plan.trace.json" in text
+    spans = [{"lane": "matrix", "label": "p", "kind": "", "start": i * 1e-3, "end": (i + 1) * 1e-3} for i in range(20)]
+    assert timeline(spans)["width"] == pytest.approx(20e3) and len(timeline(spans)["lanes"][0]["boxes"]) == 20
+    (lane,) = timeline(spans, [{"label": "some", "start": 4.5e-3, "end": 6e-3}])["lanes"]
+    assert [(round(x), round(width)) for x, width, *_ in lane["boxes"]] == [(0, 500), (500, 1000)]
 
 
-def test_spans_of_a_lane_do_not_cover_each_other():
-    """Transfers at the same time lie on rows of their own, up to a number of rows."""
+def test_spans_of_a_track_do_not_cover_each_other():
+    """Transfers at the same time lie on tracks of their own."""
     spans = [{"start": a, "end": b} for a, b in ((0, 4), (1, 3), (3, 5), (3.5, 6), (5, 7))]
-    assert rows(spans, most=4) == ([0, 1, 1, 2, 0], 3)
-    assert rows(spans, most=2) == ([0, 1, 1, 0, 1], 2)
+    assert [[(s["start"], s["end"]) for s in track] for track in tracks(spans)] == [
+        [(0, 4), (5, 7)],
+        [(1, 3), (3, 5)],
+        [(3.5, 6)],
+    ]
+
+
+def test_the_trace_has_every_span_once_and_none_overlap_in_a_thread():
+    """Read from JSON: threads have names; the durations of a lane sum to those of its spans; windows are events as well."""
+    read = json.loads(json.dumps(trace(REPORT)))
+    events = read["traceEvents"]
+    names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    complete = [event for event in events if event["ph"] == "X"]
+    assert {event["ph"] for event in events} == {"M", "X"} and {event["tid"] for event in complete} == names.keys()
+    assert len(complete) == len(SPANS) + 3 and "one chip of bert/480b_moe" in events[0]["args"]["name"]
+    for lane in LANES:
+        own = [span for span in SPANS if span["lane"] == lane]
+        drawn = [event for event in complete if re.fullmatch(rf"{LANES[lane].name}( \d+)?", names[event["tid"]])]
+        assert sorted(event["name"] for event in drawn) == sorted(span["label"] for span in own)
+        assert sum(event["dur"] for event in drawn) == pytest.approx(1e6 * sum(span["end"] - span["start"] for span in own))
+    for thread in names:
+        times = sorted((event["ts"], event["ts"] + event["dur"]) for event in complete if event["tid"] == thread)
+        assert all(end <= start + 1e-6 for (_, end), (start, _) in itertools.pairwise(times))
+
+
+def test_a_trace_is_that_of_the_schedule_that_was_simulated():
+    """A product, a transfer beside it and the wait for that, in loops: events have the spans' times and iterations."""
+    row = Row("p", "matrix", "dot_general", "forward", "", "", (), True, 0, 0.0)
+    gather = dataclasses.replace(row, name="g", kind="all-gather", label="all-gather")
+    body = [Start(Work(gather, 3e-6, frozenset("x")), "g"), Run(Work(row, 2e-6)), Wait("g", "done")]
+    simulation = Simulation()
+    simulation.run([Loop("layers", 2, body)])
+    _, spans = simulation.finish()
+    events = [e for e in trace(BARE | {"spans": [dataclasses.asdict(s) for s in spans]})["traceEvents"] if e["ph"] == "X"]
+    assert sorted((e["ts"], e["dur"], e["name"], e["args"]["layers"]) for e in events) == [
+        (0, 2, "dot_general", "iteration 1 of 2"),
+        (0, 3, "all-gather", "iteration 1 of 2"),
+        (2, 1, "all-gather", "iteration 1 of 2"),
+        (3, 2, "dot_general", "iteration 2 of 2"),
+        (3, 3, "all-gather", "iteration 2 of 2"),
+        (5, 1, "all-gather", "iteration 2 of 2"),
+    ]
 
 
 def test_a_large_timeline_stays_small():
@@ -290,7 +337,7 @@ def test_numbers_read_well():
     assert said(seconds, 14.53, 0.07, total=17.5) == ["14.53 s", "0.07 s"]
     assert said(short, 512, 119_800.0, 5.92e18) == ["512", "119.8 k", "5.9 E"]
     assert said(size, 100, 3 * 2**20, 2**41) == ["100 B", "3.0 MiB", "2.0 TiB"]
-    assert re.findall(r">([\d.]+) ms", ticks(99e3, 307e3)) == ["100", "150", "200", "250"]
+    assert [words for _, words in ticks(0.099, 0.307)] == ["100 ms", "150 ms", "200 ms", "250 ms"]
 
 
 def test_a_mixture_s_plan_shows_what_empty_slots_would_add_and_claims_no_error():

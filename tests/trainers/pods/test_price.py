@@ -12,10 +12,10 @@ def us(seconds: float) -> float:
     return round(seconds / US, 9)
 
 
-def parts(found: Price) -> dict[str, float]:
+def parts(result: Price) -> dict[str, float]:
     """The step and what it is made of, without the zeros."""
     names = ("step", "matrix", "vector", "kernel", "dma", "exposed", "unpriced")
-    return {name: us(getattr(found, f"{name}_s")) for name in names if getattr(found, f"{name}_s")}
+    return {name: us(getattr(result, f"{name}_s")) for name in names if getattr(result, f"{name}_s")}
 
 
 # --- what a core computes -----------------------------------------------------------------------------------------
@@ -34,9 +34,9 @@ NOTED = 'metadata={op_name="jit(step)/transpose(jvp())/while/body/dot_general" s
 def test_a_product():
     """A fusion with a product takes the compiler's cycles; its row says what it is, and what it reads from main memory."""
     line = f"ROOT %f = bf16[8,32]{{1,0}} fusion(%u, %v), kind=kOutput, calls=%product, {NOTED}"
-    found = priced(*OPERANDS, line + cycles(2000), before=PRODUCT)
-    assert parts(found) == {"step": 2, "matrix": 2} and found.hlo_flops == 2 * 8 * 16 * 32 and not found.problems
-    (row,) = found.rows
+    result = priced(*OPERANDS, line + cycles(2000), before=PRODUCT)
+    assert parts(result) == {"step": 2, "matrix": 2} and result.hlo_flops == 2 * 8 * 16 * 32 and not result.problems
+    (row,) = result.rows
     assert (row.name, row.kind, row.label, row.component) == ("f", "matrix", "dot_general", "backward")
     assert (row.source, row.shape, row.axes, row.in_loop) == ("models/a.py:7", "bf16[8,32]", (), False)
     assert row.bytes == 2 * (16 * 32 + 8 * 32)  # the left operand lies on the chip
@@ -46,7 +46,7 @@ def test_a_product():
 def test_what_has_no_estimate():
     """Without an estimate a fusion takes its bytes over the memory's bandwidth; small single operations and names are free."""
     plain = "\n%plain (a: f32[500]) -> f32[500] {\n  ROOT %a = f32[500] parameter(0)\n}\n"
-    found = priced(
+    result = priced(
         vector("long", 99.7),
         "%small = f32[500]{0} negate(%x)",
         '%room = f32[900000]{0} custom-call(), custom_call_target="AllocateBuffer"',
@@ -54,7 +54,7 @@ def test_what_has_no_estimate():
         "ROOT %f = f32[500]{0} fusion(%x), kind=kLoop, calls=%plain",
         before=plain,
     )
-    assert parts(found) == {"step": 100.5, "vector": 99.7, "unpriced": 0.8} and not found.problems
+    assert parts(result) == {"step": 100.5, "vector": 99.7, "unpriced": 0.8} and not result.problems
     big = priced("%big = f32[500000]{0} broadcast(%x), dimensions={0}")
     assert us(big.unpriced_s) == 200.2
 
@@ -71,14 +71,14 @@ def test_a_gather_of_rows():
 """
     lines = "%t = f32[1000,{n}]{{1,0}} parameter(1)", "ROOT %f = f32[50,{n}]{{1,0}} fusion(%t, %x), calls=%gathering"
     for n, expected in ((128, {"step": 5.12, "vector": 5.12}), (1, {"step": 0.62, "unpriced": 0.62})):
-        found = priced(*(line.format(n=n) for line in lines), before=gather.format(n=n))
-        assert parts(found) == expected
+        result = priced(*(line.format(n=n) for line in lines), before=gather.format(n=n))
+        assert parts(result) == expected
 
 
 def test_rows_are_sorted_and_name_parts_of_a_step():
     """Rows come with the most seconds first."""
-    found = priced(vector("a", 1), vector("b", 3), vector("c", 2))
-    assert [(row.name, row.kind, us(row.seconds)) for row in found.rows] == [
+    result = priced(vector("a", 1), vector("b", 3), vector("c", 2))
+    assert [(row.name, row.kind, us(row.seconds)) for row in result.rows] == [
         ("b", "vector", 3),
         ("c", "vector", 2),
         ("a", "vector", 1),
@@ -111,13 +111,13 @@ GATHER = "%{name} = f32[2000]{{0}} all-gather(%x), replica_groups={groups}, dime
 
 @pytest.mark.parametrize(("product", "exposed"), [(8, 0), (2, 3), (0, 5)])
 def test_what_hides_a_collective(product, exposed):
-    """Of a collective that was started earlier, the step waits for what is left when it needs the result."""
-    found = priced(START, vector("v", product), DONE)
-    assert us(found.exposed_s) == exposed and us(found.step_s) == product + exposed
-    assert us(found.communication_s) == 5 and not found.problems
-    row = next(row for row in found.rows if row.kind == "all-gather")
+    """For a collective that was started earlier, the step waits for what is left when it needs the result."""
+    result = priced(START, vector("v", product), DONE)
+    assert us(result.exposed_s) == exposed and us(result.step_s) == product + exposed
+    assert us(result.communication_s) == 5 and not result.problems
+    row = next(row for row in result.rows if row.kind == "all-gather")
     assert (row.name, row.axes, row.shape, row.bytes) == ("ag", ("x",), "f32[2000]", 8000)
-    assert found.exposed_by_axes == {("all-gather", ("x",)): row.exposed}
+    assert result.exposed_by_axes == {("all-gather", ("x",)): row.exposed}
 
 
 def test_links_are_queues():
@@ -149,8 +149,8 @@ SCATTER = f"""
 def test_a_reduce_scatter_is_a_fusion():
     """A fusion that reduces and keeps a slice takes half of an all-reduce, and the step waits for all of it."""
     sums = "%big = f32[2000]{0} parameter(1)"
-    found = priced(sums, "ROOT %f = f32[500]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1", before=SCATTER)
-    assert parts(found) == {"step": 5, "exposed": 5} and found.exposed_by_kind == {"reduce-scatter": found.exposed_s}
+    result = priced(sums, "ROOT %f = f32[500]{0} fusion(%big), kind=kCustom, calls=%all-reduce-scatter.1", before=SCATTER)
+    assert parts(result) == {"step": 5, "exposed": 5} and result.exposed_by_kind == {"reduce-scatter": result.exposed_s}
     reduced = priced(sums, f"ROOT %r = f32[2000]{{0}} all-reduce(%big), replica_groups={X}, to_apply=%add", before=SCATTER)
     assert parts(reduced) == {"step": 10, "exposed": 10}
 
@@ -170,22 +170,22 @@ def test_a_reduce_scatter_is_a_fusion():
 def test_the_compilers_algorithm(noted, expected):
     """A gather over two axes goes along both at once, unless the compiler notes an algorithm that does not."""
     line = f"ROOT %g = f32[2000]{{0}} all-gather(%part), replica_groups={XY}, dimensions={{0}}{noted}"
-    found = priced("%part = f32[125]{0} parameter(1)", line)
-    assert us(found.step_s) == expected + 4
+    result = priced("%part = f32[125]{0} parameter(1)", line)
+    assert us(result.step_s) == expected + 4
 
 
 def test_exchanges_and_permutes():
     """An all-to-all takes n / 8 of its bytes over a ring, a permute all of them, both with their hops."""
     pairs = ",".join(f"{{{i},{(i + 8) % 32}}}" for i in range(32))
-    found = priced(
+    result = priced(
         "%big = f32[2000]{0} parameter(1)",
         f"%e = f32[2000]{{0}} all-to-all(%big), replica_groups={X}, dimensions={{0}}",
         f"%s = (f32[2000]{{0}}, f32[2000]{{0}}) collective-permute-start(%big), source_target_pairs={{{pairs}}}",
         vector("v", 4),
         "ROOT %d = f32[2000]{0} collective-permute-done(%s)",
     )
-    assert parts(found) == {"step": 6 + 9, "vector": 4, "exposed": 6 + 5}
-    exposed = {key: us(seconds) for key, seconds in found.exposed_by_axes.items()}
+    assert parts(result) == {"step": 6 + 9, "vector": 4, "exposed": 6 + 5}
+    exposed = {key: us(seconds) for key, seconds in result.exposed_by_axes.items()}
     assert exposed == {("all-to-all", ("x",)): 6, ("collective-permute", ("x",)): 5}
 
 
@@ -215,7 +215,7 @@ backend_config={{"async_collective_fusion_config":{{"flag_start":"8"}}}}
 
 def test_a_collective_fused_with_products():
     """A collective that several fusions carry on starts with the first, ends with the last, and takes its time once."""
-    found = priced(
+    result = priced(
         "%s = (f32[500]{0}, f32[2000]{0}, u32[]) fusion(%x), kind=kCustom, calls=%begin",
         "%part = f32[500]{0} get-tuple-element(%s), index=0",
         "%f = (f32[500]{0}, f32[2000]{0}) fusion(%part), kind=kOutput, calls=%carry" + cycles(3000),
@@ -223,8 +223,8 @@ def test_a_collective_fused_with_products():
         "ROOT %d = f32[2000]{0} fusion(%next), kind=kCustom, calls=%end",
         before=FUSED,
     )
-    assert parts(found) == {"step": 5, "vector": 3, "exposed": 2} and us(found.communication_s) == 5
-    assert not found.problems
+    assert parts(result) == {"step": 5, "vector": 3, "exposed": 2} and us(result.communication_s) == 5
+    assert not result.problems
 
 
 WRAPPED = f"""
@@ -236,9 +236,9 @@ WRAPPED = f"""
 
 
 def test_a_wrapped_collective():
-    """What an async-start wraps runs until the async-done, through its updates."""
+    """The work that an async-start wraps runs until the async-done, through its updates."""
     kind = "((f32[2000]{0}), f32[500]{0}, u32[])"
-    found = priced(
+    result = priced(
         "%big = f32[2000]{0} parameter(1)",
         f"%s = {kind} async-start(%big), calls=%wrapped",
         f"%s2 = {kind} async-update(%s), calls=%wrapped",
@@ -246,12 +246,12 @@ def test_a_wrapped_collective():
         "ROOT %d = f32[500]{0} async-done(%s2), calls=%wrapped",
         before=WRAPPED,
     )
-    assert parts(found) == {"step": 5, "vector": 1, "exposed": 4} and not found.problems
+    assert parts(result) == {"step": 5, "vector": 1, "exposed": 4} and not result.problems
 
 
 def test_copies_between_memories():
     """Copies take the memory's bandwidth beside the computation, one after the other; a slice takes its own bytes."""
-    found = priced(
+    result = priced(
         "%big = f32[50000]{0} parameter(1)",
         "%c = (f32[10000]{0:S(3)}, f32[10000]{0}, u32[]) copy-start(%part)",
         "%s = ((f32[50000]{0}), f32[5000]{0:S(3)}, s32[]) slice-start(%big), slice={[0:5000]}",
@@ -259,8 +259,8 @@ def test_copies_between_memories():
         "%d = f32[10000]{0:S(3)} copy-done(%c)",
         "ROOT %e = f32[5000]{0:S(3)} slice-done(%s)",
     )
-    assert parts(found) == {"step": 4 + 2, "vector": 3, "dma": 3}
-    assert [(row.kind, row.bytes, us(row.exposed)) for row in found.rows[:2]] == [("dma", 40000, 1), ("vector", 4000, 3)]
+    assert parts(result) == {"step": 4 + 2, "vector": 3, "dma": 3}
+    assert [(row.kind, row.bytes, us(row.exposed)) for row in result.rows[:2]] == [("dma", 40000, 1), ("vector", 4000, 3)]
 
 
 # --- loops, branches, kernels -------------------------------------------------------------------------------------
@@ -297,16 +297,16 @@ def in_loop(*lines: str, step: int = 1) -> str:
 @pytest.mark.parametrize(("step", "trips"), [(1, 10), (2, 5), (6, 2), (10, 1)])
 def test_loops(step, trips):
     """A loop's body counts as often as its condition and its step say."""
-    found = priced(*WHILE, before=in_loop(vector("v", 1), step=step))
-    assert parts(found) == {"step": trips, "vector": trips}
-    assert [(row.name, row.times, row.in_loop) for row in found.rows] == [("v", trips, True)]
+    result = priced(*WHILE, before=in_loop(vector("v", 1), step=step))
+    assert parts(result) == {"step": trips, "vector": trips}
+    assert [(row.name, row.times, row.in_loop) for row in result.rows] == [("v", trips, True)]
 
 
 def test_waiting_inside_a_loop():
     """Every iteration waits for what it starts."""
-    found = priced(*WHILE, before=in_loop(START, vector("v", 2), DONE.replace("ROOT ", "")))
-    assert parts(found) == {"step": 50, "vector": 20, "exposed": 30} and not found.problems
-    second = [span for span in found.spans if span.loops == (("w", 1, 10),)]
+    result = priced(*WHILE, before=in_loop(START, vector("v", 2), DONE.replace("ROOT ", "")))
+    assert parts(result) == {"step": 50, "vector": 20, "exposed": 30} and not result.problems
+    second = [span for span in result.spans if span.loops == (("w", 1, 10),)]
     assert sorted((us(span.start), us(span.end), span.lane) for span in second) == [
         (5, 7, "vector"),
         (5, 10, "links"),
@@ -317,8 +317,8 @@ def test_waiting_inside_a_loop():
 def test_a_loop_hides_what_was_started_before():
     """A collective flies while a loop computes, and its links are free when it has arrived, not when the loop ends."""
     after = GATHER.format(name="g", groups=X)
-    found = priced(START, *WHILE, DONE.replace("ROOT ", ""), after, before=in_loop(vector("v", 1)))
-    assert parts(found) == {"step": 15, "vector": 10, "exposed": 5}
+    result = priced(START, *WHILE, DONE.replace("ROOT ", ""), after, before=in_loop(vector("v", 1)))
+    assert parts(result) == {"step": 15, "vector": 10, "exposed": 5}
 
 
 def test_loops_in_loops():
@@ -328,13 +328,13 @@ def test_loops_in_loops():
     call = ("%y0 = (s32[], f32[500]) tuple(%zero, %x1)", "%y = (s32[], f32[500]) while(%y0), condition=%condition, body=%body")
     outer = outer.replace(vector("v", 1).replace("%x", "%x1"), "\n  ".join(["%zero = s32[] constant(0)", *call]))
     line = WHILE[2].replace("%condition", "%condition2").replace("%body", "%body2")
-    found = priced(*WHILE[:2], line, before=inner + outer)
-    assert us(found.step_s) == 25 and found.rows[0].times == 25
-    assert {span.loops for span in found.spans} == {(("w", i, 5), ("y", j, 5)) for i in range(3) for j in range(3)}
+    result = priced(*WHILE[:2], line, before=inner + outer)
+    assert us(result.step_s) == 25 and result.rows[0].times == 25
+    assert {span.loops for span in result.spans} == {(("w", i, 5), ("y", j, 5)) for i in range(3) for j in range(3)}
 
 
 def test_the_dearest_branch_counts():
-    """Of a conditional the branch that takes longest is taken, as the parts that it has."""
+    """In a conditional the branch that takes longest is taken, as the parts that it has."""
     branches = f"""
 %cheap (a: f32[500]) -> f32[500] {{
   %x = f32[500]{{0}} parameter(0)
@@ -348,15 +348,15 @@ def test_the_dearest_branch_counts():
 }}
 """
     line = "ROOT %c = f32[500]{0} conditional(%p, %x, %x), branch_computations={%cheap, %dear}"
-    found = priced("%p = s32[] constant(0)", line, before=branches)
-    assert parts(found) == {"step": 7, "vector": 2, "exposed": 5}
+    result = priced("%p = s32[] constant(0)", line, before=branches)
+    assert parts(result) == {"step": 7, "vector": 2, "exposed": 5}
 
 
 def test_calls():
     """A computation that is called twice counts twice, in one row."""
     called = "\n%called (a: f32[500]) -> f32[500] {\n  %x = f32[500] parameter(0)\n  ROOT " + vector("v", 4) + "\n}\n"
-    found = priced("%a = f32[500] call(%x), to_apply=%called", "ROOT %b = f32[500] call(%a), to_apply=%called", before=called)
-    assert us(found.step_s) == 8 and [(row.name, row.times) for row in found.rows] == [("v", 2)]
+    result = priced("%a = f32[500] call(%x), to_apply=%called", "ROOT %b = f32[500] call(%a), to_apply=%called", before=called)
+    assert us(result.step_s) == 8 and [(row.name, row.times) for row in result.rows] == [("v", 2)]
 
 
 KERNEL = """%splash_mha_fwd_residuals.1 = (f32[2,4,128,64]{3,2,1,0}) custom-call(%positions, %q, %q, %q), \
@@ -371,11 +371,11 @@ def test_attention_kernels(efficiency, expected):
     """A kernel takes its FLOPs at a declared share of the peak; newlines and braces in its metadata end nothing."""
     q = "%q = bf16[2,4,128,64]{3,2,1,0} parameter(1)"
     lines = in_loop("%positions = s32[128,128] constant({...})", q.replace("parameter(1)", "broadcast(%x)"), KERNEL)
-    found = price_of(program(*WHILE, before=lines), kernel_efficiency=efficiency)
-    assert parts(found) == {"step": pytest.approx(10 * expected), "kernel": pytest.approx(10 * expected)}
-    (row,) = found.rows
+    result = price_of(program(*WHILE, before=lines), kernel_efficiency=efficiency)
+    assert parts(result) == {"step": pytest.approx(10 * expected), "kernel": pytest.approx(10 * expected)}
+    (row,) = result.rows
     assert (row.kind, row.label, row.times, row.flops) == ("kernel", "pallas_call", 10, 2 * 65536 * 2 * 128 / 2)
-    assert not found.problems
+    assert not result.problems
 
 
 # --- timelines and refusals ---------------------------------------------------------------------------------------
@@ -383,7 +383,7 @@ def test_attention_kernels(efficiency, expected):
 
 def test_the_timeline():
     """The core's work, its waiting, the links and the memory have a bar each, from begin to end."""
-    found = priced(
+    result = priced(
         START,
         "%c = (f32[10000]{0:S(3)}, f32[10000]{0}, u32[]) copy-start(%part)",
         vector("v", 2),
@@ -391,7 +391,7 @@ def test_the_timeline():
         "%e = f32[10000]{0:S(3)} copy-done(%c)",
         GATHER.format(name="g", groups=X),
     )
-    bars = sorted((us(span.start), us(span.end), span.lane, span.kind, span.label) for span in found.spans)
+    bars = sorted((us(span.start), us(span.end), span.lane, span.kind, span.label) for span in result.spans)
     assert bars == [
         (0, 2, "vector", "vector", "v"),
         (0, 4, "dma", "dma", "c"),
@@ -404,8 +404,8 @@ def test_the_timeline():
 
 def test_the_timeline_shows_three_iterations():
     """A loop's first three iterations have bars; what follows the loop is where the whole loop leaves it."""
-    found = priced(*WHILE, vector("after", 1), before=in_loop(vector("v", 1)))
-    assert [(us(span.start), us(span.end), span.loops) for span in found.spans] == [
+    result = priced(*WHILE, vector("after", 1), before=in_loop(vector("v", 1)))
+    assert [(us(span.start), us(span.end), span.loops) for span in result.spans] == [
         (0, 1, (("w", 0, 10),)),
         (1, 2, (("w", 1, 10),)),
         (2, 3, (("w", 2, 10),)),
@@ -414,10 +414,10 @@ def test_the_timeline_shows_three_iterations():
 
 
 def test_a_long_timeline_keeps_the_longest(monkeypatch):
-    """Of too many bars the longest are kept, in the order of time."""
+    """The longest bars are kept where there are too many, in the order of time."""
     monkeypatch.setattr(schedule, "SPANS", 2)
-    found = priced(vector("a", 3), vector("b", 1), vector("c", 2))
-    assert [span.label for span in found.spans] == ["a", "c"]
+    result = priced(vector("a", 3), vector("b", 1), vector("c", 2))
+    assert [span.label for span in result.spans] == ["a", "c"]
 
 
 UNKNOWN_LOOP = in_loop(vector("v", 1)).replace("%bound = s32[] constant(10)", "%bound = s32[] get-tuple-element(%u), index=0")
@@ -425,7 +425,7 @@ ODD = "\n%odd (a: f32[500]) -> f32[500] {\n  %a = f32[500] parameter(0)\n  ROOT 
 
 
 @pytest.mark.parametrize(
-    ("lines", "before", "said"),
+    ("lines", "before", "problem_text"),
     [
         (WHILE, UNKNOWN_LOOP, "loop %w: how often it runs is not in the program"),
         ([DONE.replace("%ag", "%x")], "", "%d waits for something that was not started"),
@@ -448,8 +448,8 @@ ODD = "\n%odd (a: f32[500]) -> f32[500] {\n  %a = f32[500] parameter(0)\n  ROOT 
         (["%a = ((f32[500]), f32[500]) sort-start(%x)", "%b = f32[500] sort-done(%a)"], "", "%a: sort-start"),
     ],
 )
-def test_what_cannot_be_priced_is_a_problem(lines, before, said):
-    """What the price leaves out, or guesses, is said in one line."""
-    found = priced(*lines, vector("v2", 1), before=before)
-    assert any(said in problem for problem in found.problems), found.problems
-    assert all(len(problem.splitlines()) == 1 for problem in found.problems)
+def test_what_cannot_be_priced_is_a_problem(lines, before, problem_text):
+    """A cost that the price leaves out, or guesses, is named in one line."""
+    result = priced(*lines, vector("v2", 1), before=before)
+    assert any(problem_text in problem for problem in result.problems), result.problems
+    assert all(len(problem.splitlines()) == 1 for problem in result.problems)

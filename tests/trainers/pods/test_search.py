@@ -73,18 +73,18 @@ def limited(pod: Slice, memory: float) -> Slice:
 def test_candidates_are_valid_and_no_two_are_equal(name: str):
     """Each is a plan of all the slice's chips that lies on its torus; its text tells it from all others."""
     e = tiny(name)
-    found = candidates(e, FOUR)
-    for layout in {c.experiment.layout for c in found}:
+    result = candidates(e, FOUR)
+    for layout in {c.experiment.layout for c in result}:
         make_plan(dataclasses.replace(e, layout=layout), abstract=True)
         torus.assignment(layout.mesh, FOUR.dims, layout.torus)
-    assert {c.experiment.layout.devices for c in found} == {4}
-    assert len({c.text for c in found}) == len({c.experiment for c in found}) == len(found) > 20
+    assert {c.experiment.layout.devices for c in result} == {4}
+    assert len({c.text for c in result}) == len({c.experiment for c in result}) == len(result) > 20
 
 
 def test_own_plan_comes_first_and_its_remat_is_kept(small):
-    found = candidates(with_remat(small, "context"), FOUR)
-    assert found[0].experiment == with_remat(small, "context")
-    assert found[0].text == "fully_sharded 4x1 data=xy remat=context"
+    result = candidates(with_remat(small, "context"), FOUR)
+    assert result[0].experiment == with_remat(small, "context")
+    assert result[0].text == "fully_sharded 4x1 data=xy remat=context"
 
 
 def test_policies_name_only_what_the_model_has(small):
@@ -95,8 +95,8 @@ def test_policies_name_only_what_the_model_has(small):
 
 def test_what_an_experiment_adds_to_its_layout_stays():
     """The encoder's vocabulary is whole in every layout, as in its own."""
-    found = {c.experiment.layout for c in candidates(tiny("bert.mlperf_480b", (2, 2)), FOUR)}
-    assert len(found) > 8 and all(not layout.resolve("embedding").get("vocab") for layout in found)
+    result = {c.experiment.layout for c in candidates(tiny("bert.mlperf_480b", (2, 2)), FOUR)}
+    assert len(result) > 8 and all(not layout.resolve("embedding").get("vocab") for layout in result)
 
 
 def test_sizes_take_up_the_threes_of_a_side():
@@ -116,10 +116,10 @@ def test_distance_counts_doublings_and_tells_layouts_apart(encoder):
 
 
 def test_vocabulary_that_no_mesh_divides_stays_whole(small):
-    """Of 63 ids two_d on a mesh of 2 x 2 cuts only the vectors, and is named so."""
+    """With 63 ids, two_d on a mesh of 2 x 2 cuts only the vectors, and is named so."""
     e = dataclasses.replace(small, model=dataclasses.replace(small.model, vocab=63))
-    found = {c.experiment.layout.name: c.experiment.layout for c in candidates(e, FOUR)}
-    assert "two_d" not in found and not found["two_d_whole_vocabulary"].resolve("embedding")["vocab"]
+    result = {c.experiment.layout.name: c.experiment.layout for c in candidates(e, FOUR)}
+    assert "two_d" not in result and not result["two_d_whole_vocabulary"].resolve("embedding")["vocab"]
 
 
 # --- the estimate ---
@@ -134,11 +134,11 @@ def test_vocabulary_that_no_mesh_divides_stays_whole(small):
     ],
 )
 def test_estimates_are_near_what_the_compiler_says(name, topology, gib, seconds):
-    """Of the plans in BENCHMARKS.md: the step's time within a tenth; memory is taken for too large rather than too small, as a
+    """The plans in BENCHMARKS.md: the step's time within a tenth; memory is taken for too large rather than too small, as a
     plan that seems to fit and does not costs a compilation less than one that is never tried."""
-    found = bound(registry.load(name), parse_slice(topology))
-    assert found.step_s == pytest.approx(seconds, rel=0.1)
-    assert 1.0 < found.memory_bytes / GIB / gib < 1.4
+    result = bound(registry.load(name), parse_slice(topology))
+    assert result.step_s == pytest.approx(seconds, rel=0.1)
+    assert 1.0 < result.memory_bytes / GIB / gib < 1.4
 
 
 def test_what_is_kept_costs_memory_and_saves_flops(encoder):
@@ -151,11 +151,11 @@ def test_what_is_kept_costs_memory_and_saves_flops(encoder):
 
 
 def test_activations_are_those_of_the_layers(encoder):
-    """Of 64 layers; queries have 256 heads, keys and values one, and a row's attention is 512 x 512."""
-    found = {(a.name, a.shape[1:]): a for a in activations(encoder)}
-    assert {a.times for a in found.values()} == {64}
-    assert found["attention_in", (512, 256, 128)].axes != found["attention_in", (512, 1, 128)].axes
-    assert {("carry", (512, 16_384)), ("gate", (512, 131_072)), ("scores", (256, 512, 512))} <= found.keys()
+    """There are 64 layers; queries have 256 heads, keys and values one, and a row's attention is 512 x 512."""
+    result = {(a.name, a.shape[1:]): a for a in activations(encoder)}
+    assert {a.times for a in result.values()} == {64}
+    assert result["attention_in", (512, 256, 128)].axes != result["attention_in", (512, 1, 128)].axes
+    assert {("carry", (512, 16_384)), ("gate", (512, 131_072)), ("scores", (256, 512, 512))} <= result.keys()
 
 
 def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
@@ -165,9 +165,9 @@ def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
 
 
 def test_pipeline_keeps_less_under_1f1b_and_idles_less_with_chunks(small):
-    found = {c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]}
-    assert found["pipeline_1f1b"].memory_bytes < found["gpipe"].memory_bytes
-    assert found["pipeline_interleaved"].step_s < found["pipeline_1f1b"].step_s
+    result = {c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]}
+    assert result["pipeline_1f1b"].memory_bytes < result["gpipe"].memory_bytes
+    assert result["pipeline_interleaved"].step_s < result["pipeline_1f1b"].step_s
 
 
 def test_layout_that_cuts_an_activation_unevenly_has_no_estimate(encoder):
@@ -211,7 +211,7 @@ def test_search_finds_nothing_slower_than_the_experiment_itself(small, tmp_path)
 
 
 def test_logits_of_a_part_of_the_row_need_a_part_of_the_memory(small):
-    """Of a vocabulary that outweighs all else three quarters of the logits' memory are saved by four parts."""
+    """With a vocabulary that outweighs all else, three quarters of the logits' memory are saved by four parts."""
     e = dataclasses.replace(small, model=dataclasses.replace(small.model, vocab=65_536))
     e = dataclasses.replace(e, execution=dataclasses.replace(e.execution, loss_chunks=1))
     four = dataclasses.replace(e, execution=dataclasses.replace(e.execution, loss_chunks=4))
@@ -247,25 +247,25 @@ def test_second_search_compiles_nothing_and_an_interrupted_one_goes_on(small, tm
                 raise KeyboardInterrupt
             return super().__call__(c)
 
-    first, rest, again = Interrupted(), Compiler(), Compiler()
+    first, resumed, again = Interrupted(), Compiler(), Compiler()
     with pytest.raises(KeyboardInterrupt):
         search(small, FOUR, first, folder=tmp_path, best=4, say=lambda line: None)
-    found = search(small, FOUR, rest, folder=tmp_path, best=4, say=lambda line: None)
-    assert len(first.asked) == len(rest.asked) == 2 and not set(first.asked) & set(rest.asked)
-    assert search(small, FOUR, again, folder=tmp_path, best=4, say=lambda line: None) == found
+    result = search(small, FOUR, resumed, folder=tmp_path, best=4, say=lambda line: None)
+    assert len(first.asked) == len(resumed.asked) == 2 and not set(first.asked) & set(resumed.asked)
+    assert search(small, FOUR, again, folder=tmp_path, best=4, say=lambda line: None) == result
     assert not again.asked and len(list(tmp_path.iterdir())) == 4
 
 
 def test_what_decides_about_a_report_is_in_its_key(small, tmp_path, monkeypatch):
     """Another slice, other options, an experiment with another seed, a changed source: all are compiled anew."""
-    of = module.Reports(FOUR, "plain", tmp_path)
-    keys = [of.key(small), of.key(dataclasses.replace(small, train=dataclasses.replace(small.train, seed=1)))]
+    reports = module.Reports(FOUR, "plain", tmp_path)
+    keys = [reports.key(small), reports.key(dataclasses.replace(small, train=dataclasses.replace(small.train, seed=1)))]
     keys += [module.Reports(FOUR, "overlapped").key(small), module.Reports(parse_slice("v4:4x1x1"), "plain").key(small)]
-    assert of.key(small) == keys[0]
+    assert reports.key(small) == keys[0]
     monkeypatch.setattr(module, "sources", lambda: "changed")
-    keys.append(of.key(small))
+    keys.append(reports.key(small))
     monkeypatch.setattr(module, "versions", lambda: {"jax": "next"})
-    assert len({*keys, of.key(small)}) == 6
+    assert len({*keys, reports.key(small)}) == 6
     assert len(sources()) == 64
 
 
@@ -294,8 +294,8 @@ def test_nearest_changes_remat_first_then_sizes_then_the_layout(encoder):
         plan("remat", remat="dots"),
         plan("place", dataclasses.replace(encoder.layout, torus=(("data", "xyz2"), ("model", "z8"))), remat="dots"),
     ]
-    found = [c.text for c, _ in nearest(encoder, pool, GIB)]
-    assert found == ["remat", "sizes", "sizes and remat", "far sizes", "layout"]
+    result = [c.text for c, _ in nearest(encoder, pool, GIB)]
+    assert result == ["remat", "sizes", "sizes and remat", "far sizes", "layout"]
     assert nearest(encoder, pool, GIB - 1) == []
 
 

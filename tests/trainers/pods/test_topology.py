@@ -29,8 +29,8 @@ def plan(*args: str) -> subprocess.CompletedProcess[str]:
 
 def test_the_last_axis_gets_a_ring_of_its_own():
     """On 8 x 16 x 16 chips a mesh of 256 x 8 lies along y and z, and along x, without sharing a torus axis."""
-    found = torus.assignment(MESH, (8, 16, 16))
-    assert {name: torus.as_text(parts, (8, 16, 16)) for name, parts in found.items()} == {"data": "yz", "model": "x"}
+    result = torus.assignment(MESH, (8, 16, 16))
+    assert {name: torus.as_text(parts, (8, 16, 16)) for name, parts in result.items()} == {"data": "yz", "model": "x"}
 
 
 def test_neighbours_in_the_mesh_are_neighbours_on_the_torus():
@@ -43,10 +43,10 @@ def test_neighbours_in_the_mesh_are_neighbours_on_the_torus():
 
 
 def test_a_shared_torus_axis_gives_the_later_mesh_axis_neighbouring_chips():
-    """Of 16 chips along y, "y4" twice: stages are 4 apart, the pieces of the data axis next to each other."""
+    """With 16 chips along y, "y4" twice: stages are 4 apart, the pieces of the data axis next to each other."""
     mesh, dims = (("stage", 4), ("data", 4)), (1, 16, 1)
-    found = torus.assignment(mesh, dims, (("stage", "y4"), ("data", "y4")))
-    assert torus.positions(mesh, dims, found).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
+    result = torus.assignment(mesh, dims, (("stage", "y4"), ("data", "y4")))
+    assert torus.positions(mesh, dims, result).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
 @pytest.mark.parametrize(
@@ -150,12 +150,13 @@ def test_a_tiny_plan(slice, layout, tmp_path):
         "--hlo",
         str(tmp_path),
     )
-    found = json.loads(done.stdout)
-    assert found["fits"] and found["topology"] == slice and found["versions"]["libtpu"]
-    assert sum(found["parts"].values()) == pytest.approx(found["modelled_step_s"], rel=1e-6)
-    assert all(row["axes"] is None or set(row["axes"]) <= {"data", "model"} for row in found["collectives"])
+    result = json.loads(done.stdout)
+    assert result["fits"] and result["topology"] == slice and result["versions"]["libtpu"]
+    assert sum(result["parts"].values()) == pytest.approx(result["modelled_step_s"], rel=1e-6)
+    assert all(row["axes"] is None or set(row["axes"]) <= {"data", "model"} for row in result["collectives"])
+    assert json.loads(page.with_suffix(".trace.json").read_text())["traceEvents"]
     assert "modelled" in page.read_text() and "ENTRY" in next(tmp_path.glob("*.hlo.txt")).read_text()
-    assert done.returncode == (0 if found["checks_passed"] else 1)
+    assert done.returncode == (0 if result["checks_passed"] else 1)
 
 
 def test_what_does_not_fit_is_refused_with_how_much():

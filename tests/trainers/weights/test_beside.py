@@ -20,7 +20,7 @@ from models.whisper.tokens import no_speech
 from tests.helpers.models import ALONE
 from tests.helpers.sounds import LANGUAGES, write_whisper_vocabulary
 from tests.parity.live import FIXTURES
-from trainers.weights import huggingface, open
+from trainers.weights import huggingface, load_any
 from trainers.weights.source import Arrays
 
 
@@ -70,20 +70,20 @@ def test_a_whisper_is_written_with_all_that_a_pipeline_opens(whisper):
 
 def test_what_was_written_is_read_again(whisper, tmp_path):
     """Settings that a folder came with are written as they were."""
-    e, weights = open.open_model(whisper)
+    e, weights = load_any.open_model(whisper)
     assert isinstance(e.data, SpeechData) and e.data.front == "whisper" and weights.vocabulary == whisper
     folder = changed(whisper, tmp_path / "own", "generation_config.json", suppress_tokens=[7], max_length=9)
-    huggingface.write_folder(open.open_weights(folder), tmp_path / "back")
+    huggingface.write_folder(load_any.open_weights(folder), tmp_path / "back")
     assert settings(tmp_path / "back", "generation_config.json") == settings(folder, "generation_config.json")
 
 
 def test_the_tokens_that_a_folder_never_writes_are_obeyed(whisper, tmp_path):
     """Another list than OpenAI's, an empty one too; a model that is asked for no language is not asked."""
     new = {"suppress_tokens": [5, 7], "begin_suppress_tokens": [], "is_multilingual": False}
-    found = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
-    assert isinstance(found, WhisperVocabulary)
-    assert (found.sounds, found.never_first, dict(found.languages)) == ([5, 7], [], {})
-    assert found.prefix("en", "transcribe", timestamps=True) == []
+    vocabulary = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
+    assert isinstance(vocabulary, WhisperVocabulary)
+    assert (vocabulary.sounds, vocabulary.never_first, dict(vocabulary.languages)) == ([5, 7], [], {})
+    assert vocabulary.prefix("en", "transcribe", timestamps=True) == []
 
 
 @pytest.mark.parametrize(
@@ -98,8 +98,8 @@ def test_the_tokens_that_a_folder_never_writes_are_obeyed(whisper, tmp_path):
 def test_tokens_that_are_not_the_vocabularys_are_refused(whisper, tmp_path, new, message):
     """In one line that names the setting and its value."""
     with pytest.raises(VocabularyError, match=message) as error:
-        found = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
-        assert isinstance(found, WhisperVocabulary) and found.sounds
+        vocabulary = open_vocabulary(changed(whisper, tmp_path / "own", "generation_config.json", **new))
+        assert isinstance(vocabulary, WhisperVocabulary) and vocabulary.sounds
     assert "\n" not in str(error.value)
 
 
@@ -121,11 +121,11 @@ def test_pictures_are_read_as_the_folder_says(tmp_path, new, read):
     size = settings(source, "config.json").get("image_size", 224)
     theirs = json.loads(json.dumps(PICTURES | new).replace("24", str(size)).replace("32", str(size * 4 // 3)))
     folder = changed(source, tmp_path / "vit", "preprocessor_config.json", **theirs)
-    data: Any = open.open_model(folder)[0].data
+    data: Any = load_any.open_model(folder)[0].data
     if read.get("eval_crop"):
         read = read | {"eval_crop": size / (size * 4 // 3)}
     assert {name: getattr(data, name) for name in read} == read
-    assert open.open_model(folder, like="vit.b16")[0].data == registry.load("vit.b16").data
+    assert load_any.open_model(folder, like="vit.b16")[0].data == registry.load("vit.b16").data
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_what_cannot_be_read_so_is_refused(tmp_path, fixture, new, message):
     """A folder whose inputs are made in another way is no model to run; its weights may still be started from."""
     folder = changed(FIXTURES / fixture, tmp_path / "own", "preprocessor_config.json", **new)
     with pytest.raises(InterchangeError, match=rf"preprocessor_config\.json: .*{message}") as error:
-        open.open_model(folder)
+        load_any.open_model(folder)
     assert "\n" not in str(error.value)
-    assert open.open_weights(folder).shapes
+    assert load_any.open_weights(folder).shapes
 
 
 def test_parts_of_a_file_for_several_inputs_are_found(tmp_path):
@@ -163,5 +163,5 @@ def test_parts_of_a_file_for_several_inputs_are_found(tmp_path):
     new = {"feature_extractor": {"feature_size": 999}, "processor_class": "WhisperProcessor"}
     folder = changed(FIXTURES / "whisper", tmp_path / "own", "processor_config.json", **new)
     with pytest.raises(InterchangeError, match=r"processor_config\.json: feature_size=999"):
-        open.open_model(folder)
-    assert np.prod(open.open_weights(folder).shapes["embedding.table"]) > 0
+        load_any.open_model(folder)
+    assert np.prod(load_any.open_weights(folder).shapes["embedding.table"]) > 0

@@ -136,10 +136,10 @@ def test_a_router_that_computes_otherwise_is_refused(name, settings, error, tmp_
 
 
 def test_a_capacity_that_rows_may_exceed_is_named(tmp_path, capsys):
-    """What `transformers` drops of long rows is one line when a Switch Transformer is opened; an export drops nothing."""
+    """Tokens that `transformers` drops of long rows are one line when a Switch Transformer is opened; an export drops nothing."""
     source = HuggingFace(FIXTURES / "switch")
-    (said,) = capsys.readouterr().err.splitlines()
-    assert said.startswith(f"{FIXTURES / 'switch'}: expert_capacity=64: in evaluation, `transformers` drops")
+    (warning,) = capsys.readouterr().err.splitlines()
+    assert warning.startswith(f"{FIXTURES / 'switch'}: expert_capacity=64: in evaluation, `transformers` drops")
     huggingface.write_folder(source, tmp_path / "f")
     assert HuggingFace(tmp_path / "f").config == source.config
     assert json.loads((tmp_path / "f" / huggingface.CONFIG).read_text())["expert_capacity"] == 2**14
@@ -152,7 +152,7 @@ def test_a_mixture_that_drops_tokens_in_evaluation_is_not_written(name, tmp_path
     source = HuggingFace(FIXTURES / name)
     moe = dataclasses.replace(source.config.moe, eval_capacity_factor=2.0)
     source.config = dataclasses.replace(source.config, moe=moe)
-    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: eval_capacity_factor=2\.0"):
+    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: moe\.eval_capacity_factor=2\.0"):
         huggingface.write_folder(source, tmp_path / "f")
     assert not (tmp_path / "f").exists()
 

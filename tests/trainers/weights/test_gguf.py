@@ -18,11 +18,10 @@ from data.vocabularies.chat_templates import ChatTemplate
 from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
-from models.sharding.params import flatten
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
-from trainers.weights import open
+from trainers.weights import load_any
 from trainers.weights.gguf import Gguf
 
 CONFIG = GptConfig(
@@ -43,7 +42,7 @@ CONFIG = GptConfig(
 
 
 def permuted(w: np.ndarray, heads: int) -> np.ndarray:
-    """What llama.cpp's converter does to the rows of queries and keys, so that it can turn neighbours."""
+    """Does what llama.cpp's converter does to the rows of queries and keys, so that it can turn neighbours."""
     return w.reshape(heads, 2, w.shape[0] // heads // 2, *w.shape[1:]).swapaxes(1, 2).reshape(w.shape)
 
 
@@ -59,7 +58,7 @@ def write(
     **settings: Any,
 ) -> Path:
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
-    flat, tensors = flatten(params), {}
+    flat, tensors = params, {}
     tensors["token_embd.weight"] = flat["embedding.table"]
     tensors["output_norm.weight"] = flat["final_norm.scale"]
     if not c.tied:
@@ -90,23 +89,23 @@ def test_unquantized_files_hold_our_parameters(variant, tmp_path):
     """Config and every parameter come back bit for bit, rows of queries and keys in our order again; by the layer too."""
     config = dataclasses.replace(CONFIG, **variant)
     params = ours.fresh(config, 0)
-    found = Gguf(write(tmp_path / "m.gguf", config, params))
-    assert found.config == config
-    want = flatten(params)
-    assert found.shapes == {name: x.shape for name, x in want.items()}
+    weights = Gguf(write(tmp_path / "m.gguf", config, params))
+    assert weights.config == config
+    want = params
+    assert weights.shapes == {name: x.shape for name, x in want.items()}
     for name, x in want.items():
-        assert_array_equal(found.read(name), x)
+        assert_array_equal(weights.read(name), x)
     piece = (slice(1, 2), slice(3, 9), slice(1, 3))
-    assert_array_equal(found.read("decoder.attention.q", piece), want["decoder.attention.q"][piece])
+    assert_array_equal(weights.read("decoder.attention.q", piece), want["decoder.attention.q"][piece])
 
 
 @pytest.mark.parametrize(("kind", "error"), [("F16", 1e-3), ("BF16", 1e-2), ("Q8_0", 1e-2), ("Q4_1", 2e-1)])
 def test_quantized_files_hold_them_nearly(kind, error, tmp_path):
     """To what so many bits can tell; norms are never quantized."""
     params = ours.fresh(CONFIG, 0)
-    found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
-    for name, x in flatten(params).items():
-        assert_allclose(found.read(name), x, atol=0 if "norm" in name else error, err_msg=name)
+    weights = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
+    for name, x in params.items():
+        assert_allclose(weights.read(name), x, atol=0 if "norm" in name else error, err_msg=name)
 
 
 @pytest.mark.parametrize(
@@ -155,13 +154,13 @@ def test_numbers_that_cannot_be_read_are_named(tmp_path):
 def test_numbers_that_are_none_are_refused(tmp_path):
     """A NaN is reported with the file and the tensor when its parameter is read, quantized or not."""
     params = ours.fresh(CONFIG, 0)
-    params["embedding"]["table"] = np.array(params["embedding"]["table"])
-    params["embedding"]["table"][3, 4] = np.nan
+    params["embedding.table"] = np.array(params["embedding.table"])
+    params["embedding.table"][3, 4] = np.nan
     for kind in ("F32", "F16"):
-        found = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
+        weights = Gguf(write(tmp_path / "m.gguf", CONFIG, params, kind))
         with pytest.raises(InterchangeError, match=r"m\.gguf: token_embd\.weight holds NaN or infinite numbers$"):
-            found.read("embedding.table")
-        assert found.read("embedding.table", (slice(0, 3),)).shape == (3, 32)
+            weights.read("embedding.table")
+        assert weights.read("embedding.table", (slice(0, 3),)).shape == (3, 32)
 
 
 def array(kind: gguf.GGUFValueType, count: int, items: bytes = b"") -> bytes:
@@ -187,7 +186,7 @@ def test_a_damaged_file_is_refused_in_one_line(tmp_path):
     for each in bad:
         path.write_bytes(each)
         with pytest.raises(InterchangeError, match=r"m\.gguf is damaged: ") as caught:
-            open.open_weights(path)
+            load_any.open_weights(path)
         assert len(str(caught.value).splitlines()) == 1
 
 
@@ -203,12 +202,12 @@ def test_a_description_is_what_the_library_reads(order, tmp_path):
     for write_part in (file.write_header_to_file, file.write_kv_data_to_file, file.write_tensors_to_file):
         write_part()
     file.close()
-    found, want = gguf_reader.opened(path, InterchangeError), gguf.GGUFReader(path)
-    assert list(found.fields) == list(want.fields)
+    weights, want = gguf_reader.opened(path, InterchangeError), gguf.GGUFReader(path)
+    assert list(weights.fields) == list(want.fields)
     for name, field in want.fields.items():
-        assert gguf_reader.value(found, name, InterchangeError) == field.contents(), name
-        assert found.fields[name].types == field.types, name
-    assert [(t.name, t.data_offset) for t in found.tensors] == [(t.name, t.data_offset) for t in want.tensors]
+        assert gguf_reader.value(weights, name, InterchangeError) == field.contents(), name
+        assert weights.fields[name].types == field.types, name
+    assert [(t.name, t.data_offset) for t in weights.tensors] == [(t.name, t.data_offset) for t in want.tensors]
 
 
 @pytest.mark.parametrize("kind", ["BF16", "Q8_0", "Q4_1"])
@@ -226,14 +225,14 @@ def test_numbers_are_the_librarys_however_many_are_made_at_once(kind, tmp_path, 
 )
 def test_a_file_is_computed_as_most_of_it_is_stored(kind, stored, computed, tmp_path):
     """Norms are float32 in every file; quantized numbers are made in float32, and so are those of float16."""
-    e, weights = open.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))
+    e, weights = load_any.open_model(write(tmp_path / "m.gguf", CONFIG, ours.fresh(CONFIG, 0), kind))
     assert (weights.stored, e.execution.dtype) == (stored, computed)
 
 
 @pytest.mark.network
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""
-    source = open.open_weights(released_weights("smollm2_135m"))
+    source = load_any.open_weights(released_weights("smollm2_135m"))
     tokenizer = Tokenizer(source.vocabulary or "")
     ids = tokenizer.encode("The capital of France is")
     m = ours.model(source)
@@ -272,12 +271,12 @@ def test_a_tokenizer_beside_a_file_ends_texts_as_the_file_says(tmp_path, monkeyp
     """Where nothing beside it names special tokens, they are the file's; a folder that names its own is taken as it is."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     pieces = ["<|end_of_text|>", "<|begin_of_text|>", *sorted(ByteLevel.alphabet())]
-    said = writers.gguf_vocabulary(pieces, [], types=[3, 3] + [1] * 256, end=0, kind="llama-bpe")
-    said |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.add_bos_token": True}
+    keys = writers.gguf_vocabulary(pieces, [], types=[3, 3] + [1] * 256, end=0, kind="llama-bpe")
+    keys |= {"tokenizer.ggml.bos_token_id": 1, "tokenizer.ggml.add_bos_token": True}
     config = dataclasses.replace(CONFIG, vocab=len(pieces))
     folder = tmp_path / "model"
     folder.mkdir()
-    path = write(folder / "m.gguf", config, ours.fresh(config, 0), **said)
+    path = write(folder / "m.gguf", config, ours.fresh(config, 0), **keys)
     write_bpe({piece: i for i, piece in enumerate(pieces)}, [], pieces[:2], folder / "tokenizer.json")
     completed = Gguf(path).vocabulary
     assert completed and completed.parent == tmp_path / "data/vocabularies"

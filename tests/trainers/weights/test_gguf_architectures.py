@@ -15,12 +15,11 @@ from gguf import GGMLQuantizationType as Kind
 from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
 
-from models import interchange
-from models.gpt import gguf as mapping
-from models.gpt import huggingface
-from models.interchange import InterchangeError
+from models.gpt.gguf import INTERCHANGE as GGUF
+from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
+from models.interchange import InterchangeError, tensors
 from models.parts.attention.config import Rotary
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
 
@@ -93,7 +92,7 @@ def converted(architecture: str, theirs: dict[str, Any], tensors: dict[str, np.n
             if architecture in PERMUTED and to in heads:
                 x = x.reshape(heads[to], 2, -1, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
             made[f"{at}{to}.{suffix}"] = x.squeeze() if to == "ffn_gate_inp_shexp" else x
-    return made | {name: np.stack([x for _, x in sorted(of.items())]) for name, of in experts.items()}
+    return made | {name: np.stack([x for _, x in sorted(numbered.items())]) for name, numbered in experts.items()}
 
 
 def of_oss(name: str, x: np.ndarray) -> dict[str, np.ndarray]:
@@ -212,14 +211,14 @@ def test_a_file_holds_what_its_folder_holds(case, architecture, keys, cannot, tm
     made = converted(architecture, theirs, tensors)
     if case == "phi3_long":
         made |= {f"rope_factors_{x}.weight": np.array(LONG[f"{x}_factor"]) for x in ("long", "short")}
-    found = Gguf(write(tmp_path / "m.gguf", architecture, theirs, made, **keys))
-    assert found.config == huggingface.read_config(theirs | cannot)
+    weights = Gguf(write(tmp_path / "m.gguf", architecture, theirs, made, **keys))
+    assert weights.config == HUGGING_FACE.read_config(theirs | cannot)
     want = HuggingFace(PARITY / case)
-    assert found.shapes == want.shapes
+    assert weights.shapes == want.shapes
     for name in want.shapes:
         x = want.read(name)
         plus_one = case.startswith("gemma") and name.endswith(".scale")
-        assert_array_equal(found.read(name), (x + np.float32(1)) - np.float32(1) if plus_one else x, err_msg=name)
+        assert_array_equal(weights.read(name), (x + np.float32(1)) - np.float32(1) if plus_one else x, err_msg=name)
 
 
 def test_windows_are_where_the_file_or_the_architecture_says(tmp_path):
@@ -272,14 +271,14 @@ def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
         "attention.key_length": 128 if layers == 46 else 256,
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
-    c = mapping.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
+    c = GGUF.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
     assert (c.attention_scalar, c.logit_cap, c.softmax_cap, c.kinds[0].window) == (scalar, 50, 30, 4096)
 
 
 def test_a_file_may_say_how_experts_are_weighed(tmp_path):
     """Over the sum of the chosen in Qwen3, not in OLMoE, where the file doesn't say."""
-    for said, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
-        moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **said)).config.moe
+    for keys, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
+        moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **keys)).config.moe
         assert moe and moe.norm_topk == wanted
 
 
@@ -289,22 +288,22 @@ def test_old_files_have_a_tensor_for_each_expert(tmp_path):
     made = converted("llama", theirs, tensors)
     for name in [name for name in made if "_exps." in name]:
         made |= {name.replace("_exps.", f".{e}."): x for e, x in enumerate(made.pop(name))}
-    found = Gguf(write(tmp_path / "m.gguf", "llama", theirs, made, expert_count=5, expert_used_count=2))
+    weights = Gguf(write(tmp_path / "m.gguf", "llama", theirs, made, expert_count=5, expert_used_count=2))
     want = HuggingFace(PARITY / "mixtral")
     for name in want.shapes:
-        assert_array_equal(found.read(name), want.read(name), err_msg=name)
+        assert_array_equal(weights.read(name), want.read(name), err_msg=name)
 
 
 @pytest.mark.parametrize(("kind", "error"), [(Kind.Q8_0, 0.02), (Kind.MXFP4, 0.6)], ids=str)
 def test_an_expert_is_read_by_itself(kind, error, tmp_path, monkeypatch):
-    """Of a layer's stacked experts no more is dequantized at once than one expert."""
+    """No more of a layer's stacked experts is dequantized at once than one expert."""
     theirs, _ = folder("mixtral")
     theirs = theirs | dict(hidden_size=32, intermediate_size=64, num_attention_heads=4, num_key_value_heads=4, head_dim=8)
-    shapes = interchange.their_shapes(huggingface.entries(huggingface.read_config(theirs)))
+    shapes = tensors.their_shapes(HUGGING_FACE.entries(HUGGING_FACE.read_config(theirs)))
     rng = np.random.default_rng(0)
-    tensors = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
-    made = converted("llama", theirs, tensors)
-    found = Gguf(write(tmp_path / "m.gguf", "llama", theirs, made, kind, expert_count=5, expert_used_count=2))
+    arrays = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    made = converted("llama", theirs, arrays)
+    weights = Gguf(write(tmp_path / "m.gguf", "llama", theirs, made, kind, expert_count=5, expert_used_count=2))
     sizes: list[int] = []
 
     def counted(data: np.ndarray, kind_: Kind) -> np.ndarray:
@@ -314,8 +313,8 @@ def test_an_expert_is_read_by_itself(kind, error, tmp_path, monkeypatch):
 
     dequantize = gguf.dequantize
     monkeypatch.setattr(gguf, "dequantize", counted)
-    want = np.stack([tensors[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"].T for e in (2, 3)])[None]
-    assert_allclose(found.read("decoder.sparse.ffn.wo", (slice(1, 2), slice(2, 4))), want, atol=error)
+    want = np.stack([arrays[f"model.layers.1.block_sparse_moe.experts.{e}.w2.weight"].T for e in (2, 3)])[None]
+    assert_allclose(weights.read("decoder.sparse.ffn.wo", (slice(1, 2), slice(2, 4))), want, atol=error)
     assert sizes == [32 * 64] * 2
 
 

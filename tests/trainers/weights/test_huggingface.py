@@ -8,7 +8,6 @@ import json
 import shutil
 import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,20 +16,19 @@ from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file, save_file
 
 from data.vocabularies.tokenizers import Tokenizer
-from models import interchange
-from models.families import family_of, interchange_of
+from models.families import family_of
 from models.gpt.config import GptConfig
-from models.interchange import InterchangeError
+from models.interchange import InterchangeError, tensors
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
-from models.sharding.params import ParamInfo, describe, flatten
+from models.sharding.params import ParamInfo, describe
 from tests.helpers.archives import released_weights
 from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
 from tests.parity.cases import CASES, GIVEN, SENTENCES
 from tests.parity.live import FIXTURES
-from trainers.weights import huggingface, open
+from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
@@ -56,14 +54,14 @@ def test_what_was_read_is_written_again(name, tmp_path):
     """
     source = HuggingFace(FIXTURES / name)
     huggingface.write_folder(source, tmp_path / "out")
-    want, found = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
-    mapping: Any = interchange_of(source.config.family)
-    want = {k: v for k, v in want.items() if mapping.canonical(source.config, k)}
+    want, changed = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
+    interchange = huggingface.interchange_for(source.config.family)
+    want = {k: v for k, v in want.items() if interchange.canonical_name(source.config, k)}
     if name in ("bert", "roberta", "xlm_roberta"):
         want = {k: v for k, v in want.items() if not k.startswith("pooler.")}
-    assert found.keys() == want.keys()
+    assert changed.keys() == want.keys()
     for key, tensor in want.items():
-        assert_array_equal(found[key], tensor, err_msg=key)
+        assert_array_equal(changed[key], tensor, err_msg=key)
     written = json.loads((tmp_path / "out/config.json").read_text())
     # An mT5 is a T5 1.1 of another vocabulary, an XLM-R such a RoBERTa, and they are written as those.
     alike = "M" if name == "mt5" else "XLM" if name.startswith("xlm_roberta") else ""
@@ -132,10 +130,10 @@ def test_names_of_old_releases_are_understood(tmp_path):
         return gamma | copies | {"bert.embeddings.position_ids": ids}
 
     for name, change in {"gpt2": old_gpt2, "bert_pretraining": old_bert}.items():
-        want, found = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
-        assert found.shapes == want.shapes
+        want, renamed = HuggingFace(FIXTURES / name), HuggingFace(copy(name, tmp_path / name, change))
+        assert renamed.shapes == want.shapes
         for key in want.shapes:
-            assert_array_equal(found.read(key), want.read(key))
+            assert_array_equal(renamed.read(key), want.read(key))
 
 
 @pytest.mark.parametrize("name", ["gpt2_untied", "llama"])
@@ -152,24 +150,24 @@ def test_an_output_matrix_unlike_the_embeddings_is_not_dropped(name, tied, tmp_p
 
 @pytest.mark.parametrize("tied", [True, None], ids=["tied", "unsaid"])
 @pytest.mark.parametrize(
-    ("copied", "of"),
+    ("copied", "original"),
     [
         ("cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
         ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     ],
 )
-def test_a_decoder_unlike_what_it_repeats_is_refused(copied, of, tied, tmp_path):
+def test_a_decoder_unlike_what_it_repeats_is_refused(copied, original, tied, tmp_path):
     """Our BERT has one matrix and one bias for both: where one number of a copy differs, the line names the two tensors."""
 
     def change(tensors):
-        other = tensors[of] + 0
+        other = tensors[original] + 0
         other.flat[-1] += 1
         return tensors | {copied: other}
 
     folder = copy("bert_masked_lm", tmp_path / "both", change, tie_word_embeddings=tied)
     with pytest.raises(InterchangeError) as caught:
         HuggingFace(folder)
-    assert f"{copied} differs from {of}, whose copy it has to be" in str(caught.value)
+    assert f"{copied} differs from {original}, whose copy it has to be" in str(caught.value)
     assert len(str(caught.value).splitlines()) == 1
 
 
@@ -308,7 +306,7 @@ def broken(folder: Path, how: str) -> Path:
 def test_a_broken_folder_is_refused_in_one_line(how, parts, tmp_path):
     """Missing shards, truncated files, a damaged index, pickles: the file is named, and nothing else is printed."""
     with pytest.raises(InterchangeError) as caught:
-        open.open_weights(broken(tmp_path / "out", how))
+        load_any.open_weights(broken(tmp_path / "out", how))
     assert all(part in str(caught.value) for part in parts), caught.value
     assert len(str(caught.value).splitlines()) == 1
 
@@ -319,7 +317,7 @@ def test_layers_and_experts_beyond_any_model_are_refused_before_they_are_named(t
     with pytest.raises(InterchangeError, match=rf"{setting} is 1000000000, and at most 16,384 in any model"):
         HuggingFace(copy("mixtral", tmp_path / "bad", lambda t: t, **{setting: 10**9}))
     with pytest.raises(InterchangeError, match=r"16,384 layers of 16,384 experts are no model's"):
-        interchange.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
+        tensors.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
 
 
 def test_what_holds_no_weights_is_refused(tmp_path):
@@ -327,7 +325,7 @@ def test_what_holds_no_weights_is_refused(tmp_path):
     (tmp_path / "model.ckpt").write_bytes(b"")
     for path, part in {"model.ckpt": "is a pickle", "none": "no weights at", ".": "expected a release"}.items():
         with pytest.raises(InterchangeError, match=part):
-            open.open_weights(tmp_path / path)
+            load_any.open_weights(tmp_path / path)
 
 
 def test_a_folder_is_never_overwritten(tmp_path):
@@ -369,13 +367,13 @@ def test_each_device_reads_its_own_piece(tmp_path):
     infos = parameters(config, Component(layout, mesh=mesh))
     shardings = {info.name: jax.sharding.NamedSharding(mesh, info.spec()) for info in infos}
     source = Counted(HuggingFace(tmp_path / "hf"))
-    loaded = flatten(weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32))
+    loaded = weights.load(source, shardings, {i.name: i.shape for i in infos}, np.float32)
     for info in infos:
         copies = 8 * info.shard_size // info.size
         assert source.asked[info.name] <= copies * info.size
         assert loaded[info.name].sharding == shardings[info.name]
-        assert_array_equal(np.asarray(loaded[info.name]), flatten(params)[info.name])
-    assert source.asked["decoder.attention.q"] == flatten(params)["decoder.attention.q"].size
+        assert_array_equal(np.asarray(loaded[info.name]), params[info.name])
+    assert source.asked["decoder.attention.q"] == params["decoder.attention.q"].size
 
 
 def shapes_of(config) -> dict[str, tuple[int, ...]]:

@@ -77,7 +77,7 @@ def test_nested_repeats_end(pattern, want):
     ],
 )
 def test_what_is_not_matched_is_one_line(pattern, part):
-    """What is no expression, what these do not have, and what takes too many steps is an error that quotes its beginning."""
+    """A text that is no expression, or takes too many steps, or has what these do not have, is an error that quotes it."""
     patterns = Patterns()
     with pytest.raises(PatternError, match=part) as error:
         for _ in range(1000):

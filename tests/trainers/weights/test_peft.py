@@ -15,12 +15,12 @@ from safetensors.numpy import load_file, save_file
 from configs.experiment import Lora
 from models.execution import Execution
 from models.interchange import InterchangeError
-from models.sharding.params import describe, flatten, nest, with_params
+from models.sharding.params import describe, with_params
 from trainers import adapt
-from trainers.evaluation.place import placed
+from trainers.inference.load import load
 from trainers.plan import abstract_model
 from trainers.weights import peft
-from trainers.weights.open import foreign, open_model, open_weights
+from trainers.weights.load_any import foreign, open_model, open_weights
 from trainers.weights.source import Arrays
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"  # peft/ was made with PEFT 0.21.2 on the models of parity/
@@ -29,11 +29,11 @@ BASES = {"llama_all_linear": "llama", "llama_patterns": "llama", "gpt2_fused": "
 
 def logits(weights, ids: np.ndarray) -> np.ndarray:
     e = dataclasses.replace(foreign(weights.config), execution=Execution(dtype="float32"))
-    plan, params = placed(e, weights)
+    served = load(weights, e.execution)
     ids_BL = jnp.asarray(ids)
     positions = jnp.broadcast_to(jnp.arange(ids.shape[1]), ids.shape)
     batch = {"tokens": ids_BL, "segments": jnp.ones_like(ids_BL), "positions": positions}
-    return np.asarray(jax.jit(lambda params, batch: with_params(plan.model, params)(batch))(params, batch))
+    return np.asarray(jax.jit(lambda params, batch: with_params(served.model, params)(batch))(served.params, batch))
 
 
 @pytest.mark.parametrize("name", BASES)
@@ -132,8 +132,8 @@ def test_what_is_written_is_read_as_it_was(tmp_path, base, lora):
     rng = np.random.default_rng(0)
     made = {name: rng.normal(size=i.shape).astype(np.float32) for name, i in adapt.adapters(infos, lora, e.model).items()}
     whole = {name: np.asarray(weights.read(name, ())) for name in infos}
-    folder = peft.write(e.model, nest(whole | made), lora, tmp_path / "adapter", str(FIXTURES / "parity" / base))
-    want = flatten(adapt.merged(nest(whole | made), lora))
+    folder = peft.write(e.model, whole | made, lora, tmp_path / "adapter", str(FIXTURES / "parity" / base))
+    want = adapt.merged(whole | made, lora)
     _, merged = open_model(folder)
     changed = 0
     for name, x in want.items():

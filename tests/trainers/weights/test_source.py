@@ -15,6 +15,6 @@ CONFIG = GptConfig(vocab=8, layers=2, model_dim=4, hidden_dim=8, heads=2, head_d
 def test_pieces_are_the_whole_in_order(shape, most):
     """However few numbers come at a time, one after the other they are the parameter, and no piece is larger than allowed."""
     array = np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape)
-    found = list(pieces(Arrays(CONFIG, {"w": array}), "w", most))
-    assert_array_equal(np.concatenate([piece.reshape(-1) for piece in found]), array.reshape(-1))
-    assert all(piece.size <= most for piece in found)
+    read = list(pieces(Arrays(CONFIG, {"w": array}), "w", most))
+    assert_array_equal(np.concatenate([piece.reshape(-1) for piece in read]), array.reshape(-1))
+    assert all(piece.size <= most for piece in read)

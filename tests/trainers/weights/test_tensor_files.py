@@ -24,10 +24,10 @@ def test_the_library_reads_what_we_write(tmp_path):
     tensors = TENSORS | {"turned": TENSORS["a"].T, "strided": TENSORS["z"][::2]}
     shapes = {name: x.shape for name, x in tensors.items()}
     tensor_files.write(tmp_path / "f", shapes, ((k, (x,)) for k, x in tensors.items()), {"format": "pt"})
-    found = load_file(tmp_path / "f")
-    assert found.keys() == tensors.keys()
+    loaded = load_file(tmp_path / "f")
+    assert loaded.keys() == tensors.keys()
     for name, x in tensors.items():
-        assert_array_equal(found[name], x)
+        assert_array_equal(loaded[name], x)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64, ml_dtypes.bfloat16, np.int64])
@@ -110,7 +110,7 @@ def test_a_header_longer_than_any_is_not_read(tmp_path):
 
 
 def test_a_pipe_is_not_waited_for(tmp_path):
-    """What is no regular file is refused at once: a named pipe that nobody writes to would never be read to its end."""
+    """A path that is no regular file is refused at once: a named pipe that nobody writes to would never be read to its end."""
     os.mkfifo(tmp_path / "model.safetensors")
     with pytest.raises(InterchangeError, match=r"model\.safetensors is no regular file$"):
         TensorFile(tmp_path / "model.safetensors")

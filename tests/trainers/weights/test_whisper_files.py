@@ -12,13 +12,14 @@ from safetensors.numpy import save_file
 
 from configs import registry
 from models.families import family_of
-from models.interchange import InterchangeError, their_shapes, written
+from models.interchange import InterchangeError
+from models.interchange.tensors import their_shapes, written
 from models.sharding.params import to_params
 from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
-from scripts.fuzz import writers
+from scripts.lab.fuzz import writers
 from tests.helpers.models import ALONE
-from trainers.weights.open import open_model, open_weights
+from trainers.weights.load_any import open_model, open_weights
 from trainers.weights.source import Arrays
 
 
@@ -56,20 +57,20 @@ def fused(source: Arrays) -> dict[str, np.ndarray]:
     """The variables of CTranslate2's form: parts "NAME[a:b]" joined, with zeros for the biases of keys."""
     c = source.config
     assert isinstance(c, WhisperConfig)
-    found: dict[str, np.ndarray] = {}
+    variables: dict[str, np.ndarray] = {}
     pieces: dict[str, dict[int, np.ndarray]] = {}
-    for name, array in written(ctranslate2.entries(c), source.read):
+    for name, array in written(ctranslate2.INTERCHANGE.entries(c), source.read):
         whole, bracket, rows = name.partition("[")
         if bracket:
             pieces.setdefault(whole, {})[int(rows.split(":")[0])] = array
         else:
-            found[name] = array
+            variables[name] = array
     for name, parts in pieces.items():
         size = c.model_dim
         count = 3 if "self_attention" in name else 2
         blank = np.zeros_like(next(iter(parts.values())))
-        found[name] = np.concatenate([parts.get(i * size, blank) for i in range(count)])
-    return found
+        variables[name] = np.concatenate([parts.get(i * size, blank) for i in range(count)])
+    return variables
 
 
 def assert_same(path: Path, source: Arrays, dtype: str) -> None:
@@ -125,8 +126,9 @@ def test_openais_names_are_read_by_their_shapes(small, tmp_path):
     """A safetensors file without a configuration, in the names of the released code; a pickle is refused."""
     c = small.config
     assert isinstance(c, WhisperConfig)
-    assert set(their_shapes(openai.entries(c))) >= {"encoder.blocks.1.attn.key.weight", "decoder.token_embedding.weight"}
-    tensors = {name: np.ascontiguousarray(array) for name, array in written(openai.entries(c), small.read)}
+    entries = openai.INTERCHANGE.entries(c)
+    assert set(their_shapes(entries)) >= {"encoder.blocks.1.attn.key.weight", "decoder.token_embedding.weight"}
+    tensors = {name: np.ascontiguousarray(array) for name, array in written(entries, small.read)}
     save_file(tensors, tmp_path / "tiny.safetensors")
     assert_same(tmp_path / "tiny.safetensors", small, "float32")
     (tmp_path / "tiny.pt").write_bytes(b"")

@@ -1,0 +1,92 @@
+"""Prepares a cache of pictures: their files as they are, each with its class.
+
+A cache holds `train/all.array_record`, `validation.array_record` and `test.array_record`, with the class and the encoded file of
+a picture in each record (`data.images.config.ImageData.stored`), and the names and classes of held-out pictures as
+`validation.jsonl` and `test.jsonl`. Every picture is decoded once; one that cannot be, or has other channels, is left out,
+counted and, if it is among the first, named.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from data import stages
+from data.cache_maker import RecordedMaker
+from data.images import pictures, sources
+from data.images.caches import ImageCache
+from data.images.config import ImageData
+from data.images.splits import Picture
+from data.packages.fetch import Package
+from data.packages.locations import Location
+from data.reading.examples import record_of
+from data.reading.files import in_windows
+from data.reading.tally import Tally
+
+_WINDOW = 512  # pictures that are in memory at a time
+STORED = ImageData(batch_size=1).stored()
+
+
+class ImageMaker(RecordedMaker[ImageCache]):
+    """Makes a cache of pictures."""
+
+    FORMAT = 2
+    NOUN = "picture"
+    REQUIRED = True
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.location = Location.of(self.settings.source)
+        self.labels: dict[str, set[str]] = {}  # of the pictures of each split
+
+    def packages(self) -> tuple[Package, ...]:
+        return self.location.packages(sources.PACKAGES)
+
+    def inputs(self) -> list[Any]:
+        return self.location.digests()
+
+    def open(self) -> None:
+        if self.location.scheme == "tfds":
+            stages.quiet_tensorflow()
+        self.source = sources.open_source(self.settings, self.root)
+        self.numbers = {label: number for number, label in enumerate(self.source.labels)}
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        return (record for record, _ in self.held_out("train", tally))
+
+    def held_out(self, split: str, tally: Tally) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        labels = self.labels[split] = set()
+        read = functools.partial(_read, self.settings.channels)
+        for picture, encoded, why in in_windows(read, self.source.splits[split], _WINDOW):
+            if picture.label not in self.numbers:
+                why = "has no class"
+            if why := why or self.contents.why_copied(encoded, split):
+                tally.leave_out(picture.name, why)
+                continue
+            tally.examples += 1
+            labels.add(picture.label)
+            row = {"label": np.array(self.numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}
+            yield record_of(row, STORED), {"name": picture.name, "label": picture.label}
+
+    def manifest(self) -> dict[str, Any]:
+        missing = {split: [label for label in self.source.labels if label not in labels] for split, labels in self.labels.items()}
+        missing = {split: labels for split, labels in missing.items() if labels}
+        for split, labels in missing.items():
+            classes = f"{len(labels):,} of {len(self.source.labels):,} classes"
+            self.progress(f"{split}: no picture of {classes}, such as {labels[0]!r}")
+        return {**super().manifest(), "labels": list(self.source.labels), "missing": missing}
+
+
+def _read(channels: int, picture: Picture) -> tuple[Picture, bytes, str]:
+    """Returns a picture, its file, and why it cannot be used ("" if it can)."""
+    encoded, why = picture.read(), ""
+    try:
+        pictures.check(encoded, channels)
+    except pictures.PictureError as error:
+        why = str(error)
+    return dataclasses.replace(picture, read=bytes), encoded, why  # what reads it may be no plain data
+
+
+maker = ImageMaker

@@ -1,0 +1,123 @@
+"""Prepares a cache of pictures and sounds with texts: pictures' files and sounds' samples with the ids of their texts.
+
+A cache holds `train/SOURCE-LANGUAGE.array_record`, rows as `data.multimodal.config.MultimodalData.stored` says;
+`validation.array_record` and `test.array_record` with the texts as .jsonl; and `tokenizer.json`, byte-level BPE with a token for
+each language. What cannot be decoded, or is too long, is left out, counted and, if it is among the first, named.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import numpy as np
+
+from data.cache_maker import RecordedMaker
+from data.images import pictures
+from data.multimodal.caches import MultimodalCache
+from data.multimodal.config import MultimodalData
+from data.multimodal.sources import PICTURE, SOURCES, Clip
+from data.multimodal.vocabulary import Languages, write_vocabulary
+from data.packages.fetch import Package
+from data.reading.examples import record_of
+from data.reading.files import in_windows
+from data.reading.splits import divide
+from data.reading.tally import Tally
+from data.speech import sound
+from data.task import DataError
+from data.vocabularies import tokenizers
+
+_WINDOW = 64  # clips that are read at a time
+
+Content = tuple[Clip, bytes, str]  # a clip, its content, and why it cannot be used ("" if it can)
+
+
+class MultimodalMaker(RecordedMaker[MultimodalCache]):
+    """Makes a cache of pictures and sounds with texts."""
+
+    FORMAT = 2
+
+    def packages(self) -> tuple[Package, ...]:
+        return tuple(package for name in self.settings.sources for package in SOURCES[name].packages)
+
+    def open(self) -> None:
+        s = self.settings
+        self.sources = {name: self._divided(name) for name in s.sources}
+        training = [clip for splits in self.sources.values() for clip in splits["train"]]
+        texts = (text for clip in training for text in clip.texts.values())
+        write_vocabulary(texts, _languages(training), self.folder / tokenizers.FILE, s.vocabulary_size)
+        self.languages = Languages(self.folder)
+        self._stored = MultimodalData(batch_size=1, targets_length=s.targets_length).stored()
+        # A source's training clips are read once, for all languages.
+        self._training = functools.lru_cache(1)(lambda name: list(self._read(self.sources[name]["train"], "train")))
+
+    def _divided(self, name: str) -> dict[str, list[Clip]]:
+        """Returns the clips of a source that have a text in one of the languages, in splits."""
+        wanted, items = self.settings.texts_in, []
+        for item in SOURCES[name].read(self.root):
+            texts = {k: v for k, v in item.example.texts.items() if v and (not wanted or k in wanted)}
+            if texts:
+                items.append(item._replace(example=dataclasses.replace(item.example, texts=texts)))
+        if not items:
+            raise DataError(f"{name}: has no text in {', '.join(wanted)}")
+        return divide(items, validation=self.settings.validation, test=self.settings.test)
+
+    def parts(self) -> Iterable[str]:
+        return [f"{name}-{language}" for name, splits in self.sources.items() for language in _languages(splits["train"])]
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        name, _, language = part.partition("-")
+        return (record for record, _ in self._rows(self._training(name), [language], tally))
+
+    def held_out(self, split: str, tally: Tally) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        for name, splits in self.sources.items():
+            for record, example in self._rows(self._read(splits[split], split), (), tally):
+                yield record, example | {"source": name}
+
+    def _read(self, clips: Iterable[Clip], split: str) -> Iterator[Content]:
+        """Yields the clips of a split, with their contents."""
+
+        def read(clip: Clip) -> Content:
+            try:
+                content = clip.read()
+                if clip.form == PICTURE:
+                    pictures.check(content, 3)
+                elif len(content) > 2 * round(self.settings.seconds * sound.RATE):
+                    raise sound.SoundError(f"is {len(content) / 2 / sound.RATE:.1f} s long, a row {self.settings.seconds:g} s")
+            except (pictures.PictureError, sound.SoundError) as error:
+                return clip, b"", str(error)
+            return clip, content, ""
+
+        for clip, content, why in in_windows(read, clips, _WINDOW):
+            yield clip, content, why or self.contents.why_copied(content, split)
+
+    def _rows(
+        self, contents: Iterable[Content], languages: Iterable[str], tally: Tally
+    ) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """Yields a row and its raw example for each clip and each of its texts in these languages, all by default."""
+        length = self.settings.targets_length
+        for clip, content, why in contents:
+            for language in languages or sorted(clip.texts):
+                if not (text := clip.texts.get(language)):
+                    continue
+                ids = self.languages.target(text, language)
+                if why or len(ids) > length:
+                    tally.leave_out(clip.name, why or f"its {language} text has {len(ids)} tokens")
+                    continue
+                tally.examples += 1
+                row = {
+                    "targets": np.pad(np.array(ids, np.int32), (0, length - len(ids))),
+                    "form": np.array(clip.form),
+                    "content": np.frombuffer(content, np.uint8),
+                }
+                yield record_of(row, self._stored), {"name": clip.name, "language": language, "text": text}
+
+    def manifest(self) -> dict[str, Any]:
+        return {**super().manifest(), "vocabulary": self.languages.size}
+
+
+def _languages(clips: Iterable[Clip]) -> list[str]:
+    return sorted({language for clip in clips for language in clip.texts})
+
+
+maker = MultimodalMaker

@@ -1,0 +1,44 @@
+"""The settings of prepared caches of plain text, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+from typing import ClassVar
+
+from data.config import CacheConfig
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextCache(CacheConfig):
+    """Settings of a cache of plain text.
+
+    Attributes:
+      corpus: a key of `data.text.sources.CORPORA`, or of PUBLIC there.
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of 8192
+        ids, trained on the corpus' training split.
+      length: tokens L of a packed row.
+      pairs: the most pairs of segments in a row, for next-sentence prediction (`data.text.pairs`); 0 for plain text.
+    """
+
+    kind: ClassVar[str] = "text"
+
+    corpus: str
+    tokenizer: str
+    length: int
+    pairs: int = 0
+
+
+CACHES = (TextCache,)
+ENTRIES = {
+    "gpt_small": TextCache(corpus="english_small", tokenizer="bpe_8192", length=256),
+    "gpt_english": TextCache(corpus="english_debian", tokenizer="gpt2", length=1024),
+    "smollm_english": TextCache(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
+    "bert_small": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128),
+    "bert_small_pairs": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128, pairs=8),
+    "t5_small": TextCache(corpus="english_small", tokenizer="bpe_8192", length=70),
+    "bert_english": TextCache(corpus="english_debian", tokenizer="minilm_l6", length=512),
+    # Public sets, which TFDS must have prepared.
+    "c4_1024": TextCache(corpus="c4_en", tokenizer="gpt2", length=1024),
+    "c4_2048": TextCache(corpus="c4_en", tokenizer="gpt2", length=2048),
+    "c4_t5_568": TextCache(corpus="c4_en", tokenizer="bpe_32000", length=568),
+    "mc4_de_1024": TextCache(corpus="mc4_de", tokenizer="bpe_32000", length=1024),
+    "wikipedia_512": TextCache(corpus="wikipedia_en", tokenizer="minilm_l6", length=512),
+}

@@ -1,0 +1,62 @@
+"""The settings of prepared caches of text to text, and the caches that have a name. No TensorFlow."""
+
+import dataclasses
+from typing import ClassVar
+
+from data.labelled.caches import ExampleCache
+from data.labelled.sources import TASKS
+from data.packages.weights import VOCABULARIES
+from data.task import DataError
+from models.errors import nearest
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TextToTextCache(ExampleCache):
+    """Settings of a cache of text to text.
+
+    Attributes:
+      task: its examples have a label, tags or an answer.
+      tokenizer: the vocabulary of the weights that are fine-tuned: the name of the prepared cache that they were pre-trained on,
+        or released weights, a key of `data.packages.weights.VOCABULARIES`.
+      inputs_length, targets_length: tokens of a packed row. Longer inputs lose their end, longer targets are left out.
+
+    Raises:
+      DataError: there is no such task, or its examples have nothing that could be written.
+    """
+
+    kind: ClassVar[str] = "text_to_text"
+
+    tokenizer: str
+    inputs_length: int = 256
+    targets_length: int = 64
+
+    def __post_init__(self) -> None:
+        written = [name for name, task in TASKS.items() if task.form != "pair"]
+        if self.task not in TASKS:
+            raise DataError(f"no task {self.task!r}{nearest(self.task, written)}")
+        if self.task not in written:
+            raise DataError(f"task {self.task!r} pairs similar texts and has no label to write{nearest(self.task, written)}")
+
+    @property
+    def caches(self) -> tuple[str, ...]:
+        return () if self.tokenizer in VOCABULARIES else (self.tokenizer,)
+
+
+def _quickstart(task: str, *, inputs: int = 256, targets: int = 64, limit: int = 0) -> TextToTextCache:
+    return TextToTextCache(task=task, tokenizer="t5_small", inputs_length=inputs, targets_length=targets, limit=limit)
+
+
+CACHES = (TextToTextCache,)
+# In the vocabulary of t5.quickstart and switch.quickstart.
+ENTRIES = {
+    "t5_debian_sections_1k": _quickstart("debian_sections", limit=1_000),
+    "t5_debian_sections_5k": _quickstart("debian_sections", limit=5_000),
+    "t5_debian_sections_20k": _quickstart("debian_sections", limit=20_000),
+    "t5_debian_sections": _quickstart("debian_sections"),
+    "t5_debian_descriptions": _quickstart("debian_descriptions", inputs=512),
+    "t5_brown_tags": _quickstart("brown_tags", targets=256),
+    "t5_brown_genres": _quickstart("brown_genres", inputs=512),
+    "t5_spam": _quickstart("spam", inputs=512),
+    **{f"t5_{name}": _quickstart(name) for name in TASKS if name.startswith("glue_")},
+    "t5_squad": _quickstart("squad", inputs=512),
+}

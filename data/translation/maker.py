@@ -1,0 +1,130 @@
+"""Prepares a cache of translated pairs.
+
+    data set      <data>/tfds/message_catalogues/      cleaned, split, by language (`data.translation.message_catalogues`)
+    vocabularies  <data>/vocabularies/                 SentencePiece models, from the training split alone
+
+With the vocabulary of released weights, whose files `adopt` copies to <data>/vocabularies/CATALOGUE-released, the same strings
+are encoded as these weights expect, in the languages that they know.
+
+A cache holds `train/LANGUAGE.array_record` (rows as in `data.reading.packing`), its vocabularies' files, and the raw strings of
+the held-out splits as `validation.jsonl`, `test.jsonl` and, where the catalogue has a test out of domain, `udhr_dev.jsonl` and
+`udhr_test.jsonl` (lang, source, target).
+TensorFlow is imported when the source is opened; finding a cache up to date doesn't need it.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from data import paths, stages
+from data.cache_maker import AdoptingMaker
+from data.packages.fetch import Package
+from data.reading import packing
+from data.reading.tally import Tally
+from data.stages import stage
+from data.translation.caches import TranslationCache
+from data.translation.sources import CATALOGUES
+from data.translation.vocabularies import ENGLISH, Released, Trained
+from data.vocabularies import files, sentencepiece
+
+_SEED = 0
+_LINES_PER_PIECE = 10  # of a vocabulary's training text
+_TEMPERATURE = 5.0  # by which languages are drawn for that text
+
+Pairs = Mapping[str, Sequence[tuple[str, str]]]  # (source, English) by language
+
+
+class TranslationMaker(AdoptingMaker[TranslationCache]):
+    """Makes a cache of translated pairs; a language is a part."""
+
+    FORMAT = 2
+    PARTS = "languages"
+    MISSING = (
+        "is encoded with the vocabulary of released weights: name the folder of an M2M-100 or NLLB "
+        "with python -m scripts.prepare_data {name} --vocabulary FOLDER"
+    )
+
+    def __init__(self, *args: Any):
+        super().__init__(*args)
+        self.SPLITS = tuple(CATALOGUES[self.settings.catalogue].held_out)
+
+    def packages(self) -> tuple[Package, ...]:
+        return tuple(CATALOGUES[self.settings.catalogue].packages)
+
+    @property
+    def adopted(self) -> Path:
+        return self.root / "vocabularies" / f"{self.settings.catalogue}-released"
+
+    def check_vocabulary(self, folder: Path) -> None:
+        """Raises UserError if the folder's vocabulary is no translator's."""
+        Released(folder)
+
+    def open(self) -> None:
+        stages.quiet_tensorflow()
+        from data.translation import message_catalogues
+
+        catalogue = self.settings.catalogue
+        inputs = message_catalogues.build(catalogue, manual_dir=self.root / "packages", data_dir=self.root / "tfds")
+        pairs = self._strings("train")
+        if self.settings.released:
+            files.copy(self.adopted, self.folder)
+            self.vocabularies = Released(self.folder)
+            known = {language: of for language, of in pairs.items() if self.vocabularies.name(language)}
+            if unknown := sorted(pairs.keys() - known.keys()):
+                self.progress(f"languages that the vocabulary does not know are left out: {', '.join(unknown)}")
+            self.pairs = known
+        else:
+            with stage("vocabularies", self.progress):
+                for name, model in self._train_vocabularies(inputs, pairs).items():
+                    shutil.copyfile(model, self.folder / f"{name}.model")
+            self.pairs, self.vocabularies = pairs, Trained(self.folder, pairs)
+
+    def _train_vocabularies(self, inputs: Mapping[str, str], pairs: Pairs) -> dict[str, Path]:
+        """Returns the models `source` and `target`, trained on a sample of the training split unless they are there."""
+        s, models = self.settings, {}
+        for side, (name, size) in enumerate((("source", s.source_vocabulary), ("target", s.target_vocabulary))):
+            digest = paths.digest([self.FORMAT, inputs, size, _LINES_PER_PIECE, _TEMPERATURE, _SEED])
+            model = models[name] = self.root / "vocabularies" / f"{s.catalogue}-{name}-{size}-{digest[:12]}.model"
+            if not model.exists():
+                lines = {language: [pair[side] for pair in language_pairs] for language, language_pairs in pairs.items()}
+                budget = _LINES_PER_PIECE * size
+                sample = sentencepiece.sample_lines(lines, budget=budget, temperature=_TEMPERATURE, seed=_SEED)
+                sentencepiece.train(sample, model, size=size, tags=pairs if name == "source" else ())
+        return models
+
+    def _strings(self, split: str) -> Pairs:
+        """Returns the pairs of a split by language, in the order of its languages."""
+        from data.translation import message_catalogues
+
+        return dict(sorted(message_catalogues.read_splits(self.settings.catalogue, self.root / "tfds", split).items()))
+
+    def examples(self, split: str) -> Iterator[dict[str, str]]:
+        for language, pairs in self._strings(split).items():
+            for source, target in pairs if language in self.pairs else []:
+                yield {"lang": language, "source": source, "target": target}
+
+    def parts(self) -> Iterable[str]:
+        return self.pairs
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        lengths = (self.settings.source_length, self.settings.target_length)
+        encoded: list[packing.Example] = []
+        for source, target in self.pairs[part]:
+            sides = self.vocabularies.source(part, source), self.vocabularies.target(ENGLISH, target)
+            encoded.append(tuple(np.array(side, np.int32) for side in sides))
+        return map(packing.record_of, packing.pack(packing.shuffled(encoded, f"{_SEED} {part}"), lengths, tally))
+
+    def counts(self, part: str, tally: Tally) -> dict[str, int]:
+        source, target = tally.tokens
+        tokens = dict(source_tokens=source, target_tokens=target)
+        return dict(pairs=tally.examples, rows=tally.rows, **tokens, dropped=tally.left_out)
+
+    def manifest(self) -> dict[str, Any]:
+        names = ("source_vocabulary", "target_vocabulary")
+        return {name: self.vocabularies.size for name in names} if self.settings.released else {}
+
+
+maker = TranslationMaker

@@ -1,0 +1,69 @@
+"""Tensors of Transformer layers, from a table of their names."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from models.interchange.tensors import Entry, Shape, fused, norm
+
+# Their names of a layer's projections and norms: the part of ours that each is, or the parts that one tensor holds side by side.
+Names = Mapping[str, str | tuple[str, ...]]
+
+
+def attention_names(theirs: str, names: tuple[str, str, str, str], ours: str = "attention") -> dict[str, str]:
+    """Returns the names of queries', keys', values' and outputs' projections of an attention."""
+    return {f"{theirs}.{name}": f"{ours}.{part}" for name, part in zip(names, "qkvo", strict=True)}
+
+
+def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, **places: Any) -> list[Entry]:
+    """Returns the entries of Transformer layers, in the order of their names.
+
+    Args:
+      c: the configuration (models.parts.transformer_config.BlockConfig), which decides sizes and biases.
+      ours: our name of the layers.
+      at: theirs, up to the names of parts, with `{layer}` in it.
+      names: theirs of parts; with `{expert}` where there is one for each expert.
+      cross: whether they attend to another stack's output too; otherwise the names for it are passed over.
+      places: as of Entry.
+    """
+    m, n, d, h = c.model_dim, c.heads, c.head_dim, c.hidden_dim
+    keys: Shape = (m, c.groups, d)
+    shapes = {"q": (m, n, d), "k": keys, "v": keys, "o": (n, d, m), "wi": (m, h), "wg": (m, h), "wo": (h, m)}
+    out: bool = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
+    biases: dict[str, bool] = {"q": c.attention_bias, "k": c.attention_bias and c.key_bias, "v": c.attention_bias, "o": out}
+    biases |= dict.fromkeys(("wi", "wg", "wo"), bool(c.ffn_bias))
+    moe = getattr(c, "moe", None)
+    if moe is not None:
+        shapes["router"], biases["router"] = (m, moe.experts), False
+    mapped: list[Entry] = []
+    for theirs, parts in names.items():
+        parts = (parts,) if isinstance(parts, str) else parts
+        if parts[0].startswith("cross") and not cross:
+            continue
+        if parts[0].endswith("norm"):
+            mapped += norm(f"{at}{theirs}", f"{ours}.{parts[0]}", m, bias=c.norm_bias, **places)
+            continue
+        kinds = [part.rpartition(".")[2] for part in parts]
+        projections = [(f"{ours}.{part}", shapes[kind]) for part, kind in zip(parts, kinds, strict=True)]
+        experts = {"experts": moe.experts} if moe is not None and "{expert}" in theirs else {}
+        inputs = 2 if kinds == ["o"] else 1
+        mapped += fused(f"{at}{theirs}", *projections, inputs=inputs, bias=biases[kinds[0]], **places, **experts)
+    return mapped
+
+
+def encoder_decoder_layers(c: Any, side: str, at: str, names: Names, sparse: Names | None = None) -> list[Entry]:
+    """Returns the entries of one stack's layers.
+
+    Args:
+      c: the configuration (models.parts.transformer_config.EncoderDecoderConfig).
+      side: "encoder" or "decoder".
+      at: their name of a layer, up to the names of parts, with `{layer}` in it.
+      names: theirs of the parts of a layer.
+      sparse: the same of a layer with a mixture of experts.
+    """
+    units = c.encoder_groups if side == "encoder" else c.decoder_groups
+    mapped: list[Entry] = []
+    for i, name in enumerate(c.layer_group):
+        places: dict[str, Any] = dict(layers=units, first=i, every=len(c.layer_group))
+        parts = sparse if name == "sparse" and sparse else names
+        mapped += layers(c, f"{side}.{name}", at, parts, cross=side == "decoder", **places)
+    return mapped

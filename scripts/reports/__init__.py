@@ -1,0 +1,1 @@
+"""Parts of the page of a run (scripts/report.py): what happened to it, and what its model says."""

@@ -1,0 +1,159 @@
+"""The comparison with peers, on stand-ins for them: small scripts that speak the protocol of scripts/lab/peers/serve.py."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import registry
+from configs.registry import ConfigError
+from models.errors import UserError
+from scripts.lab.peers import compare, maxtext
+from scripts.lab.peers.compare import CONTINUE, GENERATE, TRAIN, System
+
+FAKE = """
+import sys
+sys.path.insert(0, {root!r})
+from scripts.lab.peers.serve import serve
+
+def prepare(fields):
+    print("a library says hello")
+    def run(steps):
+        print("a library logs")
+        with open({log!r}, "a") as log:
+            log.write(f"{name}{{steps}} ")
+        return fields["data"]["batch_size"] / steps
+    return {{"parameters": 7, "versions": {{"fake": "1.0"}}, "settings": fields["name"]}}, run
+
+serve(train=prepare)
+"""
+
+
+def fake(folder: Path, name: str, source: str = FAKE) -> System:
+    script = folder / f"{name}.py"
+    script.write_text(source.format(root=str(compare.ROOT), log=str(folder / "log"), name=name))
+    return System(name, (sys.executable, str(script)))
+
+
+@pytest.fixture
+def tiny():
+    return registry.tiny(registry.load("gpt.bench_42m"))
+
+
+@pytest.fixture
+def tiny_t5():
+    return registry.tiny(registry.load("t5.bench_60m"))
+
+
+@pytest.mark.integration
+def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
+    """Systems train in turn, the warm-up window included; what libraries print does not come between the answers."""
+    result = compare.compare(tiny, [fake(tmp_path, "a"), fake(tmp_path, "b")], windows=2, steps=5)
+    assert (tmp_path / "log").read_text().split() == ["a5", "b5"] * (compare.WARMUP + 2)
+    assert [row["system"] for row in result] == ["a", "b"]
+    for row in result:
+        assert (row["parameters"], row["settings"]) == (7, tiny.name)
+        assert row["value"] == tiny.data.batch_size / 5
+        assert row["p10"] <= row["per_s"] <= row["p90"]
+    assert result[0]["ratio"] == 1.0
+    assert "fake 1.0" in compare.table(result)
+
+
+def test_the_ratio_is_ours_over_theirs_without_the_warm_up():
+    """Ours trains 100 tokens in 1, 2 and 4 s, theirs in 10, 4 and 5 s, after a slow window each: medians 50 and 20, ratio 2.5."""
+
+    def windows(*seconds: float) -> list[dict[str, float]]:
+        return [{"seconds": s, "value": s} for s in (1000.0, *seconds)]
+
+    ours, theirs = compare.rows([windows(1, 2, 4), windows(10, 4, 5)], amount=100)
+    assert (ours["per_s"], ours["ratio"], ours["value"]) == (50, 1, 4)
+    assert (theirs["per_s"], theirs["ratio"], theirs["value"]) == (20, 2.5, 5)
+    assert (ours["p10"], ours["p90"]) == pytest.approx((30, 90))  # of 25, 50, 100
+
+
+@pytest.mark.integration
+def test_a_peer_that_dies_leaves_its_last_words(tmp_path, tiny):
+    """A system that stops while it starts or trains is an error of one line: its name, exit code and last line."""
+    at_once = fake(tmp_path, "starts", "import sys\nprint('loading', file=sys.stderr)\nsys.exit('no such model')")
+    with pytest.raises(UserError, match=r"^starts stopped with exit code 1: no such model$"):
+        compare.compare(tiny, [at_once], windows=1, steps=1)
+    later = fake(tmp_path, "trains", FAKE.replace("return fields", "sys.exit('out of memory')\n        return fields"))
+    with pytest.raises(UserError, match=r"^trains stopped with exit code 1: out of memory$"):
+        compare.compare(tiny, [later], windows=1, steps=1)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_the_zoos_own_side_trains(tiny):
+    """Shardzoo's process trains the experiment it is given: as many parameters as the plan says, a loss near ln(vocabulary)."""
+    with compare.started(compare.OURS, tiny, TRAIN) as process:
+        answers = [process.run(2), process.run(1)]
+    vocabulary = tiny.model.vocab * tiny.model.model_dim
+    assert process.about["parameters"] > vocabulary
+    for answer in answers:
+        assert answer["seconds"] > 0
+        assert 3.5 < answer["value"] < 5  # ln 64 is 4.16
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_the_zoos_own_side_generates(tiny_t5):
+    """Every output has the length that the experiment asks for, whatever the model says about its end: of a decoder, half."""
+    with compare.started(compare.OURS, tiny_t5, GENERATE) as process:
+        assert process.run(2)["value"] == tiny_t5.eval.max_length
+    assert compare.units(tiny_t5, GENERATE) == tiny_t5.data.batch_size
+    decoder = registry.tiny(registry.load("chat.bench_smollm2"))
+    with compare.started(compare.OURS, decoder, CONTINUE) as process:
+        assert process.run(1)["value"] == decoder.data.features()["tokens"].shape[0] // 2
+
+
+def test_maxtext_gets_the_shapes_of_the_experiment():
+    """MaxText's command line holds the experiment's sizes and optimizer."""
+    given = maxtext.settings(registry.to_json(registry.load("gpt.bench_42m")), "out")
+    for setting in ("base_emb_dim=512", "base_num_decoder_layers=8", "base_mlp_dim=2048", "vocab_size=32000"):
+        assert setting in given
+    for setting in ("per_device_batch_size=8", "max_target_length=256", "learning_rate=0.0001", "adam_weight_decay=0.01"):
+        assert setting in given
+
+
+@pytest.mark.parametrize(
+    ("name", "work", "amount"),
+    [
+        (name, work, {"tokens": 8 * 256, "grids": 2, "windows": 4}.get(work.unit, 8))
+        for name, works in compare.EXPERIMENTS.items()
+        for work in works
+    ],
+)
+def test_amount_of_a_batch(name, work, amount):
+    """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images; or
+    two grids, or four windows of sound. SmolLM2 has rows of 128, of which generation writes 64, and may have one alone."""
+    if name.startswith("chat."):
+        amount = (1 if name.endswith("alone") else 8) * (64 if work is compare.CONTINUE else 128)
+    assert compare.units(registry.load(name), work) == amount
+
+
+def test_bad_options_are_refused(monkeypatch):
+    """One line with the nearest choice; without any peer's environment the command says how to get one."""
+    with pytest.raises(ConfigError, match=r"--experiments 'gpt.bench_42' is not known; did you mean 'gpt.bench_42m'\?"):
+        compare.main(["--experiments", "gpt.bench_42"])
+    with pytest.raises(ConfigError, match=r"--peers 'maxtxt' is not known; did you mean 'maxtext'\?"):
+        compare.main(["--peers", "maxtxt"])
+    with pytest.raises(ConfigError, match=r"^--windows 0: at least 1"):
+        compare.main(["--windows", "0"])
+    absent = System("Absent", ("/nowhere/python",), needs="something")
+    monkeypatch.setattr(compare, "PEERS", {"hf": absent})
+    with pytest.raises(ConfigError, match="make bench-peers"):
+        compare.main(["--peers", "hf"])
+
+
+@pytest.mark.integration
+def test_a_peer_without_an_environment_is_left_out(monkeypatch, tmp_path, tiny, capsys):
+    """The others run, and a line says what the missing one needs."""
+    absent = System("Absent", ("/nowhere/python",), needs="Python 3.99")
+    monkeypatch.setattr(compare, "PEERS", {"hf": fake(tmp_path, "b"), "maxtext": absent})
+    monkeypatch.setattr(compare, "OURS", fake(tmp_path, "a"))
+    assert compare.main(["--experiments", "gpt.bench_42m", "--windows", "1", "--steps", "1", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == "Absent is left out: it needs Python 3.99\n"
+    assert [json.loads(line)["system"] for line in printed.out.splitlines()] == ["a", "b"]

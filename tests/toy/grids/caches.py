@@ -1,0 +1,4 @@
+"""No prepared caches: tests write theirs."""
+
+CACHES: tuple = ()
+ENTRIES: dict = {}

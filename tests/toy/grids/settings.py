@@ -1,3 +1,0 @@
-"""No prepared caches: tests write theirs."""
-
-ENTRIES: dict = {}
