@@ -101,10 +101,7 @@ def pod() -> Experiment:
         feed_forward=Dense(hidden_dim=4096, bias=True),
         dropout=0.0,
         moe=MoeConfig(experts=ExpertsConfig(count=512), group_size=512),
-        towers=Towers(
-            vision=changed(vit(48, 6144, 24_576, 48, 14), TOWER | VIT_22B),
-            audio=conformer(36, 3072, 16, 5, objective="none", dropout=0.0),
-        ),
+        towers=Towers(vision=changed(vit(48, 6144, 24_576, 48, 14), TOWER | VIT_22B), audio=conformer(36, 3072, 16, dropout=0.0)),
     )
     return Experiment(
         name="multimodal.pod",

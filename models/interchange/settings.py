@@ -59,6 +59,11 @@ MULTI_HEAD: Fields = STANDARD | {
 }
 
 
+def without(fields: Fields, *paths: str) -> Fields:
+    """Returns fields but those about which rows decide."""
+    return {path: value for path, value in fields.items() if path not in paths}
+
+
 # --- single settings ---
 
 

@@ -31,8 +31,8 @@ class Towers:
             raise ValueError("vision=None: a model needs a tower: an image tower, a Conformer or Whisper's encoder")
         if self.vision and self.vision.head.classes:
             raise ValueError(f"vision.head.classes={self.vision.head.classes}: a tower names no classes; nearest is 0")
-        if isinstance(self.audio, ConformerConfig) and self.audio.objective != "none":
-            raise ValueError(f"audio.objective={self.audio.objective!r}: of a tower it is 'none'")
+        if isinstance(self.audio, ConformerConfig) and self.audio.objective:
+            raise ValueError(f"audio.objective={self.audio.objective!r}: a tower has none; nearest is None")
 
     def tiny(self) -> "Towers":
         """Returns small towers of the same kinds."""
@@ -64,11 +64,6 @@ class MultimodalConfig(EncoderDecoderConfig):
     def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
         return self.layer_groups
-
-    @property
-    def encoder_groups(self) -> int:
-        """None: the towers are the encoders."""
-        return 0
 
     @property
     def picture(self) -> tuple[int, int, int]:

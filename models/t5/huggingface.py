@@ -17,6 +17,7 @@ from models.interchange.settings import (
     fixed,
     read_activation,
     setting,
+    without,
     write_activation,
 )
 from models.interchange.tensors import matrix, table, vector
@@ -101,7 +102,7 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields={path: value for path, value in STANDARD.items() if path != "feed_forward.gated"}
+    fields=without(STANDARD, "feed_forward.gated")
     | {
         "norm.order": "pre",
         "norm.kind": "rms",

@@ -28,6 +28,7 @@ from models.interchange.settings import (
     must_be,
     only,
     setting,
+    without,
     write_activation,
 )
 from models.interchange.tensors import norm, table
@@ -168,8 +169,7 @@ _OF_ROWS = ("norm.bias", "attention.biases", "feed_forward.bias", "attention.pat
 _MODERNBERT = ModelType(
     config=BertConfig,
     name="ModernBERT",
-    # Rows decide about biases and what layers differ in.
-    fields={path: value for path, value in MULTI_HEAD.items() if path not in _OF_ROWS}
+    fields=without(MULTI_HEAD, *_OF_ROWS)
     | {
         "positions.class": lambda c: "Rotary",
         "positions.dims": 0,

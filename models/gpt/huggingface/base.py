@@ -19,6 +19,7 @@ from models.interchange.settings import (
     allowed,
     constant,
     setting,
+    without,
 )
 from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
@@ -41,7 +42,7 @@ DEFAULTS: Fields = dict(
 # For which null is not the default, but the other choice: as many heads, no window, no cap.
 _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "attention_dropout")
 # What LLaMA has no choice of.
-_PLAIN: Fields = {path: value for path, value in STANDARD.items() if path not in ("attention.biases", "feed_forward.bias")} | {
+_PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     "positions.class": lambda c: "Rotary",
     "norm.order": "pre",
     "norm.kind": "rms",
@@ -129,7 +130,7 @@ def dialect(
             config=GptConfig,
             name=name,
             architectures=(f"{name}ForCausalLM", bare),
-            fields={path: value for path, value in _PLAIN.items() if path not in free} | (fields or {}),
+            fields=without(_PLAIN, *free) | (fields or {}),
             initial={"dialect": kind} | (initial or {}),
             rows=(*shared, *rows),
             other_defaults=own,

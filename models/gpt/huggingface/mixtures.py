@@ -21,7 +21,7 @@ from models.gpt.huggingface.base import (
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at
+from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at, without
 from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
 from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
@@ -65,13 +65,12 @@ def _mixture(
     **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of mixtures; arguments are as of `dialect`, but that `free` may name fields of the mixture."""
-    plain = {path: value for path, value in _PLAIN.items() if path not in free}
     return dialect(
         kind,
         name,
         *rows,
         defaults=defaults,
-        fields=plain | fields,
+        fields=without(_PLAIN, *free) | fields,
         free=("moe", *free),
         initial=_INITIAL | (initial or {}),
         **more,
