@@ -14,6 +14,7 @@ from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.gpt.huggingface.experts import unpacked
 from models.gpt.huggingface.mixtures import MIXTURES
 from models.interchange import InterchangeError, tensors
+from models.parts.attention.config import Latent
 from models.parts.nested import changed
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
@@ -88,8 +89,8 @@ def test_what_is_not_read_is_refused(kind, fields, message):
 def test_queries_may_be_made_without_a_latent():
     """A q_lora_rank of null is none, an absent one 1536."""
     whole = described("deepseek_v3")
-    ranks = [GPT_FILES.read_config(whole | fields).latent for fields in ({}, {"q_lora_rank": None})]
-    assert [latent and latent.query_rank for latent in ranks] == [1536, 0]
+    latents = [GPT_FILES.read_config(whole | fields).attention for fields in ({}, {"q_lora_rank": None})]
+    assert [isinstance(latent, Latent) and latent.query_rank for latent in latents] == [1536, 0]
 
 
 def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -146,7 +147,7 @@ def test_a_model_without_windows_names_one(name):
     config = changed(HuggingFace(FIXTURES / name).config, {"attention.pattern": ()})
     theirs = GPT_FILES.write_config(config)
     assert isinstance(theirs["sliding_window"], int) and set(theirs["layer_types"]) == {"full_attention"}
-    assert GPT_FILES.read_config(theirs).kinds == ()
+    assert GPT_FILES.read_config(theirs).attention.pattern == ()
 
 
 def test_a_folder_of_packed_experts_is_read(tmp_path):

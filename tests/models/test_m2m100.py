@@ -72,4 +72,4 @@ def test_embeddings_are_scaled_and_positions_count_from_two(float64):
 def test_a_target_begins_with_the_end_of_another():
     """Each example of a packed row begins with </s>, 2, after which its language's token comes."""
     ids, positions = jnp.array([[50, 11, 12, 51, 13]]), jnp.array([[0, 1, 2, 0, 1]])
-    assert_array_equal(shift_right(ids, positions, M2M100Config.start_id), [[2, 50, 11, 2, 51]])
+    assert_array_equal(shift_right(ids, positions, 2), [[2, 50, 11, 2, 51]])

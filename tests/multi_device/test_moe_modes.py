@@ -20,6 +20,7 @@ from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeCo
 from models.parts.moe.layer import Moe
 from models.parts.nested import changed
 from models.parts.transformer_config import BlockConfig, Dense
+from models.protocol import Context
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack_modules
@@ -32,10 +33,13 @@ from trainers.programs.equality import Trial
 
 pytestmark = pytest.mark.integration
 
+TRAINING = dataclasses.replace(Context.evaluation(), key=jax.random.key(3), training=True)
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
 MODEL = 16
-BLOCK = BlockConfig(model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=32))
+BLOCK = BlockConfig(
+    model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), positions=None, feed_forward=Dense(hidden_dim=32)
+)
 MODES = {
     "top2": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=1.0)),
     "top2_dropless": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=0.0)),
@@ -72,7 +76,7 @@ def run(c: MoeConfig, scope: Component):
     module, x_BLM, mask_BL = layer(c, scope)
 
     def objective(module, x_BLM):
-        y_BLM, stats = module(x_BLM, mask_BL, jax.random.key(3))
+        y_BLM, stats = module(x_BLM, mask_BL, TRAINING)
         return jnp.sum(y_BLM**2) + stats["balance_loss"].sum, (y_BLM, stats)
 
     step = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)).lower(module, x_BLM).compile()
@@ -148,7 +152,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
         modules = stack_modules(lambda key: Moe(c, BLOCK, key, scope), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
-            one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)
+            one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, Context.evaluation())[0], spmd_axis_name=spmd_axis_name)
             return jnp.sum(one(modules, x_PBLM) ** 2)
 
         value = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))
@@ -170,7 +174,7 @@ def test_a_written_exchange_that_cannot_be_is_refused(float64):
     with pytest.raises(LayoutError, match=r"needs 'group' cut by .* not \('data',\); dispatch 'sort' takes any"):
         run(c, by("all_to_all", on(layout)))
     with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 shards .* nearest that fits is 3"):
-        run(dataclasses.replace(c, experts=6), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
+        run(changed(c, {"experts.count": 6}), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
 
 
 # --- whole training steps -----------------------------------------------------------------------------------------

@@ -135,6 +135,7 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
 
 
 def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
+    assert c.moe is not None
     if len(c.layer_group) > 1 and (c.moe.first or c.leading):
         raise InterchangeError(
             f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.moe.first} "

@@ -18,9 +18,11 @@ from models.parts.moe import routing as moe
 from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, MoeLosses, Noise, Top1, Top2, TopK
 from models.parts.moe.layer import Moe
 from models.parts.transformer_config import BlockConfig, Dense
+from models.protocol import Context
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 
+EVALUATION = Context.evaluation()
 HERE = Component(Layout(name="here", mesh=()))
 ALL = jnp.ones((1, 4), bool)
 
@@ -28,6 +30,10 @@ ALL = jnp.ones((1, 4), bool)
 def probs(*rows) -> jax.Array:
     """[1, S, E] from lists of gates in tenths."""
     return jnp.array([rows], jnp.float32) / 10
+
+
+def training(seed: int) -> Context:
+    return dataclasses.replace(EVALUATION, key=jax.random.key(seed), training=True)
 
 
 def slots_by_cumsum(choice: moe.RouterIndices, experts: int) -> jax.Array:
@@ -124,7 +130,7 @@ def test_router_noise_is_of_training_alone(float64):
     layer = Moe(c, block(6, 8), jax.random.key(0), HERE)
     x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), jnp.ones((2, 16), bool)
     call = jax.jit(layer)
-    outputs = [call(x, mask, key) for key in (jax.random.key(2), jax.random.key(3), None, None)]
+    outputs = [call(x, mask, context) for context in (training(2), training(3), EVALUATION, EVALUATION)]
     assert np.abs(outputs[0][0] - outputs[1][0]).max() > 1e-3
     assert_array_equal(outputs[2][0], outputs[3][0])
     assert {"importance_loss", "load_loss"} <= outputs[0][1].keys() and "load_loss" not in outputs[2][1]
@@ -344,9 +350,9 @@ def test_tokens_may_get_nothing_from_their_experts(float64):
     """With token_dropout .25 about a quarter of the tokens get zero in training, the others all; in evaluation each gets .75."""
     (masked, x), (plain, _) = mixture_of(token_dropout=0.25), mixture_of()
     real = jnp.ones(x.shape[:2], bool)
-    whole = plain(x, real, None)[0]
-    assert_allclose(masked(x, real, None)[0], 0.75 * whole, rtol=1e-12)
-    y = masked(x, real, jax.random.key(1))[0]
+    whole = plain(x, real, EVALUATION)[0]
+    assert_allclose(masked(x, real, EVALUATION)[0], 0.75 * whole, rtol=1e-12)
+    y = masked(x, real, training(1))[0]
     gone = jnp.all(y == 0, axis=-1)
     assert_allclose(y[~gone], whole[~gone], rtol=1e-12)
     assert 5 <= int(gone.sum()) <= 28  # of 64
@@ -357,16 +363,16 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     several devices."""
     (dropping, x), (plain, _) = mixture_of(dropout=0.4), mixture_of()
     real = jnp.ones(x.shape[:2], bool)
-    assert_array_equal(dropping(x, real, None)[0], plain(x, real, None)[0])
-    assert not np.allclose(dropping(x, real, jax.random.key(1))[0], plain(x, real, jax.random.key(1))[0])
+    assert_array_equal(dropping(x, real, EVALUATION)[0], plain(x, real, EVALUATION)[0])
+    assert not np.allclose(dropping(x, real, training(1))[0], plain(x, real, training(1))[0])
     ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
     rows, plain_rows = (Moe(m.c, block(MODEL, HIDDEN), jax.random.key(0), ragged) for m in (dropping, plain))
-    assert_array_equal(rows(x, real, None)[0], plain_rows(x, real, None)[0])
-    assert not np.allclose(rows(x, real, jax.random.key(1))[0], plain_rows(x, real, jax.random.key(1))[0])
+    assert_array_equal(rows(x, real, EVALUATION)[0], plain_rows(x, real, EVALUATION)[0])
+    assert not np.allclose(rows(x, real, training(1))[0], plain_rows(x, real, training(1))[0])
     several = make_mesh(Layout(name="several", mesh=(("x", 8),)))
     refused = Moe(dropping.c, block(MODEL, HIDDEN), jax.random.key(0), dataclasses.replace(ragged, mesh=several))
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
-        refused(x, real, jax.random.key(1))
+        refused(x, real, training(1))
 
 
 @pytest.mark.parametrize(
