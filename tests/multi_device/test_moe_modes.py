@@ -180,13 +180,14 @@ def test_a_written_exchange_that_cannot_be_is_refused(float64):
 # --- whole training steps -----------------------------------------------------------------------------------------
 
 STEPS = 3
-WHOLE = {"top1": {"gating": "top1", "capacity_factor": 1.25, "input_jitter": 0.01}, "expert_choice": {"gating": "expert_choice"}}
+WHOLE = {"top1": {"moe.router": Top1(jitter=0.01), "moe.capacity.factor": 1.25}, "expert_choice": {"moe.router": ExpertChoice()}}
 
 
 def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on."""
     e = equality.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    e = varied(e, dispatch=dispatch, **WHOLE[mode])
+    e = varied(e, dispatch=dispatch)
+    e = dataclasses.replace(e, model=changed(e.model, WHOLE[mode]))
     return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
