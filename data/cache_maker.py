@@ -1,13 +1,15 @@
 """The contract of a kind of data whose caches are prepared, and the files that all caches have. No TensorFlow."""
 
 import abc
-from collections.abc import Iterable, Iterator
+import functools
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from data import paths
-from data.config import CacheConfig
+from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
+from data.packages.locations import Location, PackageSource
 from data.reading import caches, packing
 from data.reading.files import Contents
 from data.reading.tally import Tally
@@ -32,6 +34,7 @@ class CacheMaker(abc.ABC, Generic[Config]):
 
     Attributes:
       FORMAT: version of the contents; increase it whenever the same packages would give another cache.
+      SOURCES: sources in packages by name.
       SPLITS: the splits whose raw examples are written.
       PARTS: the parts' name in the manifest.
       NOUN: what an example is, in reports.
@@ -40,16 +43,19 @@ class CacheMaker(abc.ABC, Generic[Config]):
       root: the data folder.
       progress: called with each line of a report.
       folder: the new cache's, once `build` is called.
+      splits: the examples of each split, once the source is open.
       tallies: counts of what has been written, by part or split.
     """
 
     FORMAT: ClassVar[int]
+    SOURCES: ClassVar[Mapping[str, PackageSource]] = {}
     PARTS: ClassVar[str] = "parts"
     NOUN: ClassVar[str] = "example"
     REQUIRED: ClassVar[bool] = False
 
     SPLITS: tuple[str, ...] = ("validation", "test")
     folder: Path
+    splits: dict[str, Any]
 
     def __init__(self, name: str, settings: Config, root: Path, progress: Progress = print):
         self.name, self.settings, self.root, self.progress = name, settings, root, progress
@@ -59,7 +65,7 @@ class CacheMaker(abc.ABC, Generic[Config]):
 
     def packages(self) -> tuple[Package, ...]:
         """Returns the packages that must be fetched."""
-        return ()
+        return self.location.packages(self.SOURCES)
 
     def inputs(self) -> list[Any]:
         """Returns the inputs of the cache beside its settings and packages, as plain values: digests of other files.
@@ -67,7 +73,12 @@ class CacheMaker(abc.ABC, Generic[Config]):
         Raises:
           DataError: one is missing; the message says how to get it.
         """
-        return []
+        return self.location.digests()
+
+    @functools.cached_property
+    def location(self) -> Location:
+        """The location of the source that the settings name."""
+        return Location.of(self.settings.source if isinstance(self.settings, SourceCache) else "")
 
     def adopt(self, vocabulary: Path) -> None:
         """Takes the vocabulary of a folder for a cache whose settings leave it open; raises DataError for any other cache."""
@@ -85,9 +96,9 @@ class CacheMaker(abc.ABC, Generic[Config]):
           ValueError: a vocabulary is too large for the text.
         """
 
-    @abc.abstractmethod
     def examples(self, split: str) -> Iterable[dict[str, Any]]:
         """Returns the raw examples of one of SPLITS."""
+        return self.splits[split]
 
     def parts(self) -> Iterable[str]:
         """Returns the names of the parts, once the source is open."""
@@ -209,12 +220,13 @@ class AdoptingMaker(CacheMaker[Config]):
             files.copy(vocabulary, new)
 
     def inputs(self) -> list[Any]:
-        """Returns the digest of the adopted vocabulary, if there is one."""
+        """Returns the digests of the source and of the adopted vocabulary, if there are any."""
+        own = super().inputs()
         if not self.settings.released:
-            return []
+            return own
         if not (listed := files.listed(self.adopted)):
             raise DataError(f"cache {self.name!r} {self.MISSING.format(name=self.name)}")
-        return [paths.digest({file.name: paths.sha256(file) for file in listed})]
+        return [*own, paths.digest({file.name: paths.sha256(file) for file in listed})]
 
 
 def _split(name: str) -> str:

@@ -9,7 +9,7 @@ from data.features import Features
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig(abc.ABC):
-    """Which examples a model reads, and how many at a time: plain values.
+    """The examples that a model reads, and how many at a time: plain values.
 
     Attributes:
       kind: a key of data.kinds.KINDS.
@@ -65,7 +65,7 @@ class CacheConfig:
 
     @property
     def released(self) -> bool:
-        """Whether the cache is encoded with the vocabulary of a folder, which is named when it is prepared."""
+        """True if the cache is encoded with the vocabulary of a folder, which is named when it is prepared."""
         return False
 
     @property
@@ -74,8 +74,19 @@ class CacheConfig:
         return ""
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SourceCache(CacheConfig):
+    """The settings of a cache whose examples have one source.
+
+    Attributes:
+      source: a name, "tfds:NAME", "folder:PATH" or "file:PATH" (data.packages.locations); the kind of data says which it takes.
+    """
+
+    source: str
+
+
 class EvalConfig(Protocol):
-    """How a model is evaluated: a frozen dataclass of plain values.
+    """A way to evaluate a model: a frozen dataclass of plain values.
 
     Attributes:
       form: the evaluator's module in trainers/evaluation/.

@@ -16,7 +16,7 @@ Scores = dict[str, Any]  # scores by name under "all"; under other keys those of
 
 
 class Decoding(abc.ABC, Generic[Item]):
-    """How the examples of a task are encoded for a model, its output turned into text, and that text scored.
+    """The decoding of a task: examples are encoded for a model, and its outputs become texts, which are scored.
 
     Attributes:
       source: the arrays that a model reads of an example (models.protocol.SequenceToSequence.start), and PREFIX [P] where

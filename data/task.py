@@ -156,7 +156,7 @@ class Task(abc.ABC, Generic[Config]):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """Whether less is better, for each of the task's scores that is better one way; by the last part of its name."""
+        """True where less is better, for each of the task's scores that is better one way; by the last part of its name."""
         return {}
 
     # --- words ---
@@ -177,7 +177,7 @@ class ReadsGiven(Protocol):
 
     @property
     def shown(self) -> int:
-        """How many classes of such an example a person wants to see."""
+        """Number of classes of such an example that are shown to a person."""
         ...
 
     def read_given(self, given: Sequence[Mapping[str, Any]], vocabulary: Path) -> list[Example]:

@@ -10,6 +10,7 @@ import pytest
 
 from data.paths import ROOT
 from tests.helpers import libtpu
+from tests.helpers.waiting import HANGS
 
 pytestmark = pytest.mark.integration
 
@@ -34,7 +35,7 @@ def run(folder: Path, file: str, **more: str) -> str:
     """Runs one of the files in the folder, and returns what it prints."""
     path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": path} | more
-    done = subprocess.run([sys.executable, file], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run([sys.executable, file], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

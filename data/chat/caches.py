@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import ClassVar
 
 from data.chat import sources
-from data.config import CacheConfig
+from data.config import SourceCache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatCache(CacheConfig):
+class ChatCache(SourceCache):
     """Settings of a cache of conversations.
 
     Attributes:
@@ -22,7 +22,6 @@ class ChatCache(CacheConfig):
 
     kind: ClassVar[str] = "chat"
 
-    source: str
     tokenizer: str = ""
     length: int = 1024
     validation: float = 0.05
@@ -30,7 +29,6 @@ class ChatCache(CacheConfig):
 
     @property
     def released(self) -> bool:
-        """Whether it is encoded with the vocabulary of a folder."""
         return not self.tokenizer
 
     @property
@@ -46,7 +44,7 @@ class ChatCache(CacheConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PreferenceCache(CacheConfig):
+class PreferenceCache(SourceCache):
     """Settings of a cache of preference pairs.
 
     Attributes:
@@ -62,7 +60,6 @@ class PreferenceCache(CacheConfig):
 
     kind: ClassVar[str] = "chat"
 
-    source: str
     reference: str = ""
     length: int = 1024
     pairs: int = 4

@@ -46,9 +46,6 @@ class RecordMaker(CacheMaker[Config]):
             splits[sources.split_of(record, shares)].append(record)
         self.splits = without_copies(splits, sources.identity)
 
-    def examples(self, split: str) -> Iterable[Record]:
-        return self.splits[split]
-
     def parts(self) -> Iterable[str]:
         return (self.PART,)
 
@@ -64,6 +61,7 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
     """Makes a cache of conversations."""
 
     PART = "conversations"
+    SOURCES = sources.CONVERSATIONS
     MISSING = "needs a vocabulary and a chat template: name their folder with --vocabulary"
 
     @property
@@ -75,17 +73,14 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
         _ = ChatEncoder(folder).end
 
     def packages(self) -> tuple[Package, ...]:
-        own = Location.of(self.settings.source).packages(sources.CONVERSATIONS)
+        own = super().packages()
         return own if self.settings.released else (*own, *weights.WEIGHTS[self.settings.tokenizer].packages)
-
-    def inputs(self) -> list[Any]:
-        return [*Location.of(self.settings.source).digests(), *super().inputs()]
 
     def open(self) -> None:
         s = self.settings
         files.copy(self.adopted if s.released else weights.fetch_weights(s.tokenizer, self.root, self.progress), self.folder)
         self.encoder = ChatEncoder(self.folder)
-        self.divide(sources.records(Location.of(s.source), sources.CONVERSATIONS, self.root), s.shares)
+        self.divide(sources.records(self.location, sources.CONVERSATIONS, self.root), s.shares)
 
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:
         records, length = packing.shuffled(self.splits["train"], _SEED), self.settings.length
@@ -118,13 +113,11 @@ class PreferenceMaker(RecordMaker[PreferenceCache]):
     """Makes a cache of preference pairs, each with the reference's log-probabilities."""
 
     PART = "pairs"
-
-    def packages(self) -> tuple[Package, ...]:
-        return Location.of(self.settings.source).packages(sources.PAIRS)
+    SOURCES = sources.PAIRS
 
     def inputs(self) -> list[Any]:
         """Returns digests of the user's file, of the reference's vocabulary, and of its log-probabilities."""
-        own, reference = Location.of(self.settings.source).digests(), reference_of(self.settings, self.root)
+        own, reference = super().inputs(), reference_of(self.settings, self.root)
         if not self.settings.reference:
             raise DataError(f"cache {self.name!r} needs the weights that a run starts from: name them with --reference")
         digests = reference.digests(self.name)

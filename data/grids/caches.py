@@ -4,13 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from data.config import CacheConfig
+from data.config import SourceCache
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".h5", ".zarr")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridCache(CacheConfig):
+class GridCache(SourceCache):
     """Settings of a cache of a gridded series.
 
     Attributes:
@@ -32,7 +32,6 @@ class GridCache(CacheConfig):
 
     kind: ClassVar[str] = "grids"
 
-    source: str
     variables: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
     factors: tuple[float, ...] = ()

@@ -17,8 +17,6 @@ from data.cache_maker import CacheMaker
 from data.grids import checks, motion, sources, windows
 from data.grids.caches import GridCache
 from data.grids.sources import minutes
-from data.packages.fetch import Package
-from data.packages.locations import Location
 from data.reading import packing
 from data.reading.tally import Tally
 from data.task import DataError
@@ -31,13 +29,7 @@ class GridMaker(CacheMaker[GridCache]):
 
     FORMAT = 2
     NOUN = "window"
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.location = Location.of(self.settings.source)
-
-    def packages(self) -> tuple[Package, ...]:
-        return self.location.packages(sources.PACKAGES)
+    SOURCES = sources.PACKAGES
 
     def inputs(self) -> list[Any]:
         """Returns the names, sizes and times of a user's files."""

@@ -1,4 +1,4 @@
-"""Where what is on a grid moves: a field of motion from the last frames, and frames carried on along it. Numpy and SciPy alone.
+"""Optical flow on a grid: a field of motion from the last frames, and frames carried on along it. Numpy and SciPy alone.
 
 The field is Lucas and Kanade's (1981): around each point, the motion that best explains, in the least squares, how values change
 in time by how they change in space; weights fall off around the point, first slowly, then faster. Frames are carried along it

@@ -49,7 +49,7 @@ class Prepared:
         return read_manifest(self.folder)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What other processes are sent: they open the files themselves."""
+        """Returns the folder alone: other processes open the files themselves."""
         return {"folder": self.folder}
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from data.config import CacheConfig
+from data.config import SourceCache
 from data.packages.locations import Location
 
 # Endings of files that are pictures.
@@ -12,7 +12,7 @@ SUFFIXES = frozenset((".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp", ".tif", 
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ImageCache(CacheConfig):
+class ImageCache(SourceCache):
     """Settings of a cache of pictures.
 
     Attributes:
@@ -25,7 +25,6 @@ class ImageCache(CacheConfig):
 
     kind: ClassVar[str] = "images"
 
-    source: str
     channels: int = 3
     validation: float = 0.05
     test: float = 0.1

@@ -9,7 +9,7 @@ from data.features import Feature, Features
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Augmentation:
-    """How training pictures are changed each time they come; by default not at all: they are cut as for evaluation.
+    """Random changes of training pictures each time they are read; by default none: they are cut as for evaluation.
 
     Attributes:
       crop: "centre" is the cut of evaluation; "resized" a random part of the picture, brought to size (Szegedy et al. 2015,
@@ -49,7 +49,7 @@ class Augmentation:
 
     @property
     def mixes(self) -> bool:
-        """Whether two pictures are mixed."""
+        """True if two pictures are mixed."""
         return self.mixup > 0 or self.cutmix > 0
 
 

@@ -1,4 +1,4 @@
-"""Which part of a picture is taken: boxes in pixels, from its size and, for random ones, from a generator. NumPy only."""
+"""Crops: boxes in pixels, from its size and, for random ones, from a generator. NumPy only."""
 
 import math
 

@@ -1,5 +1,5 @@
-"""Which emoji look alike, by their code points (Unicode Technical Standard 51): those must not be in two splits. Standard library
-alone.
+"""Groups of emoji that look alike, by their code points (Unicode Technical Standard 51): a group is in one split.
+Standard library alone.
 """
 
 _TONES = frozenset(f"{0x1F3FB + tone:X}" for tone in range(5))

@@ -19,8 +19,6 @@ from data.images import pictures, sources
 from data.images.caches import ImageCache
 from data.images.config import ImageData
 from data.images.splits import Picture
-from data.packages.fetch import Package
-from data.packages.locations import Location
 from data.reading.examples import record_of
 from data.reading.files import in_windows
 from data.reading.tally import Tally
@@ -35,22 +33,13 @@ class ImageMaker(RecordedMaker[ImageCache]):
     FORMAT = 2
     NOUN = "picture"
     REQUIRED = True
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.location = Location.of(self.settings.source)
-        self.labels: dict[str, set[str]] = {}  # of the pictures of each split
-
-    def packages(self) -> tuple[Package, ...]:
-        return self.location.packages(sources.PACKAGES)
-
-    def inputs(self) -> list[Any]:
-        return self.location.digests()
+    SOURCES = sources.PACKAGES
 
     def open(self) -> None:
         if self.location.scheme == "tfds":
             stages.quiet_tensorflow()
         self.source = sources.open_source(self.settings, self.root)
+        self.labels: dict[str, set[str]] = {}  # of the pictures of each split
         self.numbers = {label: number for number, label in enumerate(self.source.labels)}
 
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:

@@ -133,7 +133,7 @@ class ImageTask(Task[ImageData]):
 
     @cached_property
     def _scales(self) -> tuple[np.ndarray, np.ndarray]:
-        """What a row of pixels [W * C] is multiplied by, and what is then added: long vectors are what NumPy is fast with."""
+        """Factors and offsets of a row of pixels [W * C]: long vectors are what NumPy is fast with."""
         mean, std = (np.broadcast_to(value, self.data.channels) for value in (self.data.mean, self.data.std))
         factor, offset = 1 / (255 * std), -mean / std
         return tuple(np.tile(value, self.data.width).astype(np.float32) for value in (factor, offset))  # pyright: ignore[reportReturnType]

@@ -3,8 +3,7 @@
 Importing this module imports TensorFlow (5 s); training reads the cache (`data.images.maker`) and never does.
 """
 
-import dataclasses
-from collections.abc import Iterator
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import tensorflow_datasets as tfds
 
 from data.images.caches import ImageCache
 from data.images.splits import Picture, Pictures
-from data.packages.tfds import Part, dataset_folder, open_builder
+from data.packages.tfds import Mapped, Part, dataset_folder, open_builder
 from data.task import DataError
 
 # Sets whose own test has no classes.
@@ -40,36 +39,17 @@ def open_tfds(name: str, data_dir: Path, settings: ImageCache) -> Pictures:
     labels = tuple(features[label].names)
     splits = _splits(builder, settings)
 
-    return Pictures(
-        labels, {split: StoredPictures(split, Part(folder, own, picture), label, labels) for split, own in splits.items()}
-    )
+    def pictures(split: str, own: str) -> Mapped:
+        return Mapped(Part(folder, own, picture), functools.partial(_picture, split, picture, label, labels))
+
+    return Pictures(labels, {split: pictures(split, own) for split, own in splits.items()})
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredPictures:
-    """The pictures of a split, in the order of the data set, each time that it is iterated; encoded as they are stored.
-
-    Attributes:
-      name: ours of the split.
-      label: the feature that is the class.
-    """
-
-    name: str
-    part: Part
-    label: str
-    labels: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __iter__(self) -> Iterator[Picture]:
-        return self.slice(0, len(self))
-
-    def slice(self, start: int, stop: int) -> Iterator[Picture]:
-        for at, example in enumerate(self.part.slice(start, stop), start):
-            encoded, number = bytes(example[self.part.encoded]), int(example[self.label])
-            name = example["file_name"].decode() if "file_name" in example else f"{self.name}/{at:07d}"
-            yield Picture(name, self.labels[number] if number >= 0 else "", lambda encoded=encoded: encoded)
+def _picture(split: str, picture: str, label: str, labels: tuple[str, ...], at: int, example: dict[str, Any]) -> Picture:
+    """Returns a picture, encoded as it is stored, by the names of the features that are the picture and its class."""
+    encoded, number = bytes(example[picture]), int(example[label])
+    name = example["file_name"].decode() if "file_name" in example else f"{split}/{at:07d}"
+    return Picture(name, labels[number] if number >= 0 else "", lambda: encoded)
 
 
 def _with_version(name: str, data_dir: Path) -> str:

@@ -7,7 +7,7 @@ that the rows are made of), `validation.jsonl` and `test.jsonl` (see `data.label
 TensorFlow is imported when the source is opened; finding a cache up to date doesn't need it.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,9 +46,6 @@ class ExampleMaker(CacheMaker[Config]):
         self.splits = {"train": training_examples(self.settings, self.root, self.progress)}
         for split in ("validation", "test"):
             self.splits[split] = list(raw_examples(self.settings.task, split, self.root / "tfds"))
-
-    def examples(self, split: str) -> Iterable[Example]:
-        return self.splits[split]
 
     def manifest(self) -> dict[str, Any]:
         return {"form": self.task.form, "labels": list(self.task.labels)}

@@ -40,9 +40,6 @@ class LamdaMaker(CacheMaker[LamdaCache]):
         weights.write_vocabulary(self.settings.tokenizer, self.root / "packages", self.folder / tokenizers.FILE)
         self.tokenizer = Tokenizer(self.folder)
 
-    def examples(self, split: str) -> Iterable[Conversation]:
-        return self.splits[split]
-
     def parts(self) -> Iterable[str]:
         return "responses", "ratings"
 

@@ -73,7 +73,7 @@ class MultimodalData(DataConfig):
 
     @property
     def speech(self) -> SpeechData:
-        """How sounds become frames."""
+        """The configuration that makes frames of sounds."""
         return SpeechData(batch_size=self.batch_size, seconds=self.seconds, mels=self.mels, front="whisper", augment=self.augment)
 
     def stored(self) -> Features:

@@ -171,7 +171,7 @@ def _scores(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
 
 @dataclasses.dataclass(frozen=True)
 class _Place:
-    """Where a picture is stored: a row of a file."""
+    """A picture's place: a row of a file."""
 
     rows: StoredExamples
     at: int
@@ -183,8 +183,8 @@ class _Place:
 
 @dataclasses.dataclass(frozen=True)
 class _Training:
-    """What is trained on: the most frequent text by source and language; by language the numbers of the pictures and their texts;
-    each picture once."""
+    """A summary of the training split: the most frequent text by source and language; by language the numbers of the
+    pictures and their texts; each picture once."""
 
     frequent: dict[tuple[str, str], str]
     pictures: dict[str, tuple[np.ndarray, list[str]]]

@@ -183,7 +183,7 @@ class _Pack:
         self._used = {name: 0 for name in ("images", "frames") if name in features}
 
     def has_room(self, row: Example) -> bool:
-        """Whether the text fits in, and what is seen and heard of it."""
+        """Returns whether the pack has room for the text and its image and audio slots."""
         fits = self.tokens + np.count_nonzero(row["targets_segments"]) <= len(self._row["targets"])
         return bool(fits) and all(self._used[name] < len(self._row[name]) for name in self._has(row))
 

@@ -1,4 +1,4 @@
-"""Where the examples of a cache come from: a package, a data set of TFDS, or a folder or file of the user's own."""
+"""Locations of the examples of a cache: a package, a data set of TFDS, or a folder or file of the user's own."""
 
 import dataclasses
 from collections.abc import Callable, Mapping

@@ -7,9 +7,10 @@ import contextlib
 import dataclasses
 import functools
 import io
+import itertools
 import json
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,6 +95,27 @@ class Part:
                 read = builder.as_dataset(split=f"{name}[{begin + low}:{begin + high}]", decoders=decoders, read_config=in_order)
                 yield from read.as_numpy_iterator()
             start, stop = start - size, stop - size
+
+
+@dataclasses.dataclass(frozen=True)
+class Mapped:
+    """A part whose examples are made into something else: plain data, too, if the function is.
+
+    Attributes:
+      make: called with an example's number in the part, and the example.
+    """
+
+    part: Part
+    make: Callable[[int, dict[str, Any]], Any]
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __iter__(self) -> Iterator[Any]:
+        return self.slice(0, len(self))
+
+    def slice(self, start: int, stop: int) -> Iterator[Any]:
+        return itertools.starmap(self.make, enumerate(self.part.slice(start, stop), start))
 
 
 def package_hashes(packages: Iterable[Package], folder: Path) -> dict[str, str]:

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from data.config import CacheConfig
+from data.config import SourceCache
 from data.speech.vocabulary import TASKS
 from models.errors import nearest
 
@@ -13,7 +13,7 @@ CHARACTERS = "characters"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SpeechCache(CacheConfig):
+class SpeechCache(SourceCache):
     """Settings of a cache of utterances.
 
     Attributes:
@@ -34,7 +34,6 @@ class SpeechCache(CacheConfig):
 
     kind: ClassVar[str] = "speech"
 
-    source: str
     seconds: float = 16.0
     slots: int = 1
     targets_length: int = 128

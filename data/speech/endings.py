@@ -1,4 +1,4 @@
-"""Where a file of sound ends, asked of the file itself, and another beginning for one that does not say it.
+"""The end of a file of sound, read from the file itself, and another beginning for one that does not state it.
 
 libsndfile reads what is there without a word; of an MP3 file that does not say its length it reads as much as it guesses; and of
 several files that were joined it reads the first.

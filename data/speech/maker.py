@@ -18,7 +18,6 @@ from data import paths, stages
 from data.cache_maker import RecordedMaker
 from data.packages import weights
 from data.packages.fetch import Package
-from data.packages.locations import Location
 from data.reading import packing
 from data.reading.examples import record_of
 from data.reading.files import in_windows
@@ -41,17 +40,14 @@ class SpeechMaker(RecordedMaker[SpeechCache]):
     FORMAT = 2
     NOUN = "utterance"
     REQUIRED = True
-
-    def __init__(self, *args: Any):
-        super().__init__(*args)
-        self.location = Location.of(self.settings.source)
+    SOURCES = sources.PACKAGES
 
     def packages(self) -> tuple[Package, ...]:
-        own, vocabulary = self.location.packages(sources.PACKAGES), self.settings.vocabulary
+        own, vocabulary = super().packages(), self.settings.vocabulary
         return own if vocabulary == CHARACTERS else (*own, weights.VOCABULARIES[vocabulary])
 
     def inputs(self) -> list[Any]:
-        own = self.location.digests()
+        own = super().inputs()
         if not self.settings.teacher:
             return own
         return [*own, paths.digest(pseudo_labels.texts_of(self.settings, self.root).digests(self.name))]

@@ -1,4 +1,4 @@
-"""What training hides of a sound: SpecAugment's bands and stretches, and the spans that pre-training predicts. NumPy only.
+"""Masks of sounds in training: SpecAugment's bands and stretches, and the spans that pre-training predicts. NumPy only.
 
 Pure functions of a generator. T frames or positions, F bands.
 """

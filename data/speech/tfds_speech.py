@@ -3,9 +3,7 @@
 Importing this module imports TensorFlow (5 s); training reads the cache (`data.speech.maker`) and never does.
 """
 
-import dataclasses
 import functools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ import numpy as np
 import soxr
 import tensorflow_datasets as tfds
 
-from data.packages.tfds import Part, dataset_folder, open_builder
+from data.packages.tfds import Mapped, Part, dataset_folder, open_builder
 from data.speech.caches import SpeechCache
 from data.speech.sound import RATE, SoundError
 from data.speech.utterances import Splits, Utterance
@@ -49,38 +47,17 @@ def open_tfds(name: str, data_dir: Path, settings: SpeechCache) -> Splits:
     if missing := [split for split, theirs in chosen.items() if not theirs]:
         raise DataError(f"{name}: no split for {missing[0]!r} among {', '.join(own)}")
 
-    def utterances(theirs: str) -> StoredUtterances:
-        return StoredUtterances(Part(folder, theirs), sounds[0], texts[0], rate, settings.language)
+    def utterances(theirs: str) -> Mapped:
+        return Mapped(Part(folder, theirs), functools.partial(_utterance, theirs, sounds[0], texts[0], rate, settings.language))
 
     return {split: utterances(theirs) for split, theirs in chosen.items()}
 
 
-@dataclasses.dataclass(frozen=True)
-class StoredUtterances:
-    """The utterances of a split, in the order of the data set, each time that it is iterated.
-
-    Attributes:
-      sound, text: names of features.
-      rate: samples a second.
-    """
-
-    part: Part
-    sound: str
-    text: str
-    rate: int
-    language: str
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __iter__(self) -> Iterator[Utterance]:
-        return self.slice(0, len(self))
-
-    def slice(self, start: int, stop: int) -> Iterator[Utterance]:
-        for at, example in enumerate(self.part.slice(start, stop), start):
-            key = example["id"].decode() if "id" in example else f"{self.part.split}/{at:07d}"
-            read = functools.partial(_floats, example[self.sound], self.rate)
-            yield Utterance(key, self.language, {"transcribe": example[self.text].decode()}, read)
+def _utterance(split: str, sound: str, text: str, rate: int, language: str, at: int, example: dict[str, Any]) -> Utterance:
+    """Returns an utterance, by the names of the features that are its sound and its text."""
+    key = example["id"].decode() if "id" in example else f"{split}/{at:07d}"
+    read = functools.partial(_floats, example[sound], rate)
+    return Utterance(key, language, {"transcribe": example[text].decode()}, read)
 
 
 def _floats(samples: np.ndarray, rate: int) -> np.ndarray:

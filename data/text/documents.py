@@ -3,14 +3,14 @@
 Importing this module imports TensorFlow (5 s); training reads the packed cache (`data.text.maker`) and never does.
 """
 
-import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
-from data.packages.tfds import Part, dataset_folder, open_builder
+from data.packages.tfds import Mapped, Part, dataset_folder, open_builder
 from data.text.corpus import SPLITS
 from data.text.english_text import EnglishText
 from data.text.sources import PUBLIC
@@ -44,23 +44,8 @@ def read_splits(corpus: str, data_dir: Path) -> dict[str, Documents]:
     return {split: functools.partial(list, read(split)) for split in SPLITS}
 
 
-@dataclasses.dataclass(frozen=True)
-class PublicDocuments:
-    """The documents of a split of a public set, in its order, each time that it is iterated."""
-
-    split: str
-    origin: str
-    part: Part
-
-    def __len__(self) -> int:
-        return len(self.part)
-
-    def __iter__(self) -> Iterator[Document]:
-        return self.slice(0, len(self))
-
-    def slice(self, start: int, stop: int) -> Iterator[Document]:
-        for number, example in enumerate(self.part.slice(start, stop), start):
-            yield {"id": f"{self.split}/{number}", "origin": self.origin, "text": example["text"].decode()}
+def _document(split: str, origin: str, at: int, example: dict[str, Any]) -> Document:
+    return {"id": f"{split}/{at}", "origin": origin, "text": example["text"].decode()}
 
 
 def read_public(name: str, data_dir: Path) -> dict[str, Documents]:
@@ -83,4 +68,5 @@ def read_public(name: str, data_dir: Path) -> dict[str, Documents]:
             parts[split] = f"{names['train']}[{left - held}:{left}]"
             left -= held
     parts["train"] = f"{names['train']}[:{left}]"
-    return {split: functools.partial(PublicDocuments, split, name, Part(folder, parts[split])) for split in SPLITS}
+    make = {split: functools.partial(_document, split, name) for split in SPLITS}
+    return {split: functools.partial(Mapped, Part(folder, parts[split]), make[split]) for split in SPLITS}

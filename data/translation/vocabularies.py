@@ -1,4 +1,4 @@
-"""How both sides of a translation become ids: with the two vocabularies of a cache, or with that of released weights."""
+"""Encoders of both sides of a translation: with the two vocabularies of a cache, or with that of released weights."""
 
 import abc
 from collections.abc import Collection, Sequence

@@ -114,7 +114,7 @@ class TooMuch(Exception):
 
 
 class Meter:
-    """What a template may still do."""
+    """The budget that a template has left."""
 
     def __init__(self):
         self.reset(0)

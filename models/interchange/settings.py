@@ -59,6 +59,11 @@ STANDARD: Fields = {
 MULTI_HEAD: Fields = STANDARD | {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
 
 
+def without(fields: Fields, *paths: str) -> Fields:
+    """Returns fields but those about which rows decide."""
+    return {path: value for path, value in fields.items() if path not in paths}
+
+
 # --- single settings ---
 
 

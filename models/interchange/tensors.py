@@ -191,8 +191,9 @@ def matrix(
 def convolution(theirs: str, ours: str, shape: tuple[int, int, int], *, bias: str) -> list[Entry]:
     """Returns the entries of a convolution [taps, inputs, outputs], stored as [outputs, inputs, taps], and of its biases; a
     `bias` of "" has none."""
-    filter_ = matrix(f"{theirs}.weight", (ours, shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0))
-    return [filter_, *([vector(f"{theirs}.bias", (bias, shape[2:]))] if bias else [])]
+    at = f"{theirs}{_between(theirs)}"
+    filter_ = matrix(f"{at}weight", (ours, shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0))
+    return [filter_, *([vector(f"{at}bias", (bias, shape[2:]))] if bias else [])]
 
 
 def norm(

@@ -17,6 +17,7 @@ from models.interchange.settings import (
     fixed,
     read_activation,
     setting,
+    without,
     write_activation,
 )
 from models.interchange.tensors import matrix, table, vector
@@ -98,7 +99,7 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields={path: value for path, value in STANDARD.items() if path not in ("gated", "key_bias", "output_bias")}
+    fields=without(STANDARD, "gated", "key_bias", "output_bias")
     | {
         "order": "pre",
         "norm": "rms",

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
-from models.interchange.tensors import matrix, norm, table, vector
+from models.interchange.tensors import convolution, matrix, norm, table, vector
 from models.whisper.config import WhisperConfig
 from models.whisper.openai import config_of
 
@@ -39,16 +39,7 @@ class _CTranslate2(ArrayFiles[WhisperConfig]):
             table("encoder/position_encodings/encodings", "front.positions", (c.source_positions, m)),
         ]
         for name, inputs in (("conv1", c.mels), ("conv2", m)):
-            shape = (3, inputs, m)
-            filter_ = matrix(
-                f"encoder/{name}/weight",
-                (f"front.{name}.filter", shape),
-                inputs=2,
-                transposed=False,
-                file=shape[::-1],
-                order=(2, 1, 0),
-            )
-            mapped += [filter_, vector(f"encoder/{name}/bias", (f"front.{name}.bias", (m,)))]
+            mapped += convolution(f"encoder/{name}", f"front.{name}.filter", (3, inputs, m), bias=f"front.{name}.bias")
 
         def part(theirs: str, rows: str, ours: str, shape: Shape, inputs: int = 1, **places: Any) -> list[Entry]:
             weight = matrix(f"{theirs}/weight{rows}", (ours, shape), inputs=inputs, **places)

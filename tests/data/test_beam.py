@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +24,7 @@ from data.speech import maker as speech
 from data.text import maker as text
 from tests.helpers.catalogues import WORDS
 from tests.helpers.pictures import smooth
+from tests.helpers.waiting import wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.integration]
 TEXT = {"tokenizer": "bpe_300", "length": 32}
@@ -164,9 +164,7 @@ def test_a_killed_preparation_goes_on(root, by_threads, monkeypatch):
     def slices() -> list[Path]:
         return list(root.glob("caches/.c4.beam-*/*/[0-9]*"))
 
-    deadline = time.monotonic() + 120
-    while len(slices()) < 2 and time.monotonic() < deadline:
-        time.sleep(0.001)
+    wait_until(lambda: len(slices()) >= 2, "no slice is written", every=0.001)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
     kept = len(slices())

@@ -17,10 +17,10 @@ import numpy as np
 from data.vocabularies import tokenizers
 from tests.helpers.caches import write_text_cache
 from tests.helpers.compiling import CHEAP
+from tests.helpers.waiting import HANGS, wait_until
 from tests.multi_device.observed import Pieces
 from trainers import metrics
 
-LIMIT = 180  # seconds, after which a run is said to hang; on two idle cores none takes 20
 VARYING = re.compile("memory_gib|.*_per_s")
 
 
@@ -40,15 +40,17 @@ class Run:
 
     def wait_for(self, text: str) -> None:
         """Until process 0 has printed this."""
-        deadline = time.monotonic() + LIMIT
-        while text not in self.said(0):
-            running = all(p.poll() is None for p in self.processes)
-            assert running and time.monotonic() < deadline, self._everything()
-            time.sleep(0.02)
 
-    def end(self, limit: int = LIMIT) -> list[int]:
+        def printed() -> bool:
+            running = all(p.poll() is None for p in self.processes)  # asked first: a process may print and end
+            assert text in self.said(0) or running, self._everything()
+            return text in self.said(0)
+
+        wait_until(printed, self._everything)
+
+    def end(self) -> list[int]:
         """The exit codes, once all processes have ended."""
-        deadline = time.monotonic() + limit
+        deadline = time.monotonic() + HANGS
         try:
             return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes]
         except subprocess.TimeoutExpired:

@@ -5,15 +5,14 @@ import os
 import shutil
 import socket
 import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 
+from tests.helpers.waiting import wait_until
+
 HOST = socket.gethostname().split(".")[0]
 NODES = (HOST, f"{HOST}z")  # JAX's coordinator is on the first node, by its name
-LIMIT = 300  # seconds, after which something is said to hang
 _PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "scontrol", "squeue")
 _CONFIG = """
 ClusterName=zoo
@@ -51,13 +50,6 @@ def missing() -> str:
     if absent:
         return f"not installed: {', '.join(absent)} (Debian's slurmctld, slurmd, slurm-client, munge)"
     return "" if os.geteuid() == 0 else "slurmd must be started by root"
-
-
-def wait_until(what: str, happened: Callable[[], object], limit: float = LIMIT) -> None:
-    deadline = time.monotonic() + limit
-    while not happened():
-        assert time.monotonic() < deadline, f"{what} has not happened in {limit} s"
-        time.sleep(0.2)
 
 
 class Cluster:
@@ -98,11 +90,11 @@ class Cluster:
             f"--log-file={self.folder}/munged.log",
             f"--seed-file={self.folder}/munged.seed",
         )
-        wait_until("munged", socket_file.exists, 30)
+        wait_until(socket_file.exists, "munged does not answer")
         self._start("slurmctld", "-D", "-f", str(config))
         for node in NODES:
             self.start_node(node)
-        wait_until("two idle nodes", lambda: self.states() == {"idle"}, 30)
+        wait_until(lambda: self.states() == {"idle"}, "two nodes are not idle")
 
     def _start(self, name: str, *arguments: str, program: str = "") -> None:
         log = (self.folder / f"{name}.out").open("a")

@@ -74,7 +74,7 @@ def start(tmp_path_factory):
 def ends(run: Run, lost: int, said: str) -> None:
     """All processes but the lost one say this line and end with the code that asks for a restart, and run.jsonl says so too."""
     left = [n for n in range(len(run.processes)) if n != lost]
-    codes = Run([run.processes[n] for n in left], run.workdir, run.notes).end(4 * STALL)
+    codes = Run([run.processes[n] for n in left], run.workdir, run.notes).end()
     errors = [run.complained(n) for n in left]
     assert codes == [runlog.PREEMPTED] * len(left), errors
     assert all(f"error: {said}" in text and "run the same command again" in text for text in errors), errors
@@ -104,7 +104,7 @@ def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
     run.processes[1].send_signal(signal.SIGSTOP)
     ends(run, 1, "process 1 gives no sign of life for")
     run.processes[1].send_signal(signal.SIGCONT)
-    assert Run(run.processes[1:], run.workdir, run.notes).end(2 * STALL) == [runlog.PREEMPTED]
+    assert Run(run.processes[1:], run.workdir, run.notes).end() == [runlog.PREEMPTED]
     at = run.checkpoints()[-1]
 
     run = start("run", 2, *COMMAND)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers import slurm
+from tests.helpers.waiting import wait_until
 from trainers import metrics, runlog
 from trainers.monitoring import history
 
@@ -68,7 +69,7 @@ class Submitted:
     def wait_for_a_save(self) -> None:
         """Until there is a newer checkpoint than now."""
         newest = self._newest()
-        slurm.wait_until(f"a save after step {newest}", lambda: self._newest() > newest)
+        wait_until(lambda: self._newest() > newest, f"a save after step {newest} has not happened")
 
     def _newest(self) -> int:
         folder = self.workdir / "checkpoints"
@@ -78,11 +79,11 @@ class Submitted:
     def start_again(self) -> None:
         """Lets the requeued job start soon: SLURM itself waits for two minutes. A node refuses a job that comes back within the
         second in which it was taken away ("Job credential revoked"), and SLURM then ends it."""
-        slurm.wait_until("the job's return to the queue", lambda: self.state == "PENDING")
+        wait_until(lambda: self.state == "PENDING", "the job's return to the queue has not happened")
         self.cluster.run("scontrol", "update", f"JobId={self.number}", "StartTime=now+5")
 
     def end(self) -> str:
-        slurm.wait_until("the job's end", lambda: self.state in ("COMPLETED", "FAILED"))
+        wait_until(lambda: self.state in ("COMPLETED", "FAILED"), "the job's end has not happened")
         return self.output
 
     def losses(self) -> list[dict[str, float]]:
@@ -114,7 +115,7 @@ def test_a_preempted_run_whose_node_then_dies_ends_as_one_that_was_left_alone(cl
     assert f"exit code {runlog.PREEMPTED}, restart 0" in cut.output
     cut.wait_for_a_save()
     cluster.kill_node(slurm.NODES[1])
-    slurm.wait_until("the job's return to the queue", lambda: cut.state == "PENDING")
+    wait_until(lambda: cut.state == "PENDING", "the job's return to the queue has not happened")
     cluster.start_node(slurm.NODES[1])
     cut.start_again()
     assert "exit code 0, restart 2" in cut.end()

@@ -12,6 +12,7 @@ import pytest
 from configs.registry import ConfigError
 from scripts import throughput
 from tests.helpers.compiling import CHEAP
+from tests.helpers.waiting import HANGS
 
 ALONE = """
 import sys
@@ -43,7 +44,7 @@ def test_two_processes_report_once_without_tensorflow():
         for n in (0, 1)
     ]
     try:
-        outputs = [process.communicate(timeout=180) for process in processes]
+        outputs = [process.communicate(timeout=HANGS) for process in processes]
     finally:
         for process in processes:
             process.kill()

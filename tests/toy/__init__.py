@@ -1,4 +1,5 @@
-"""Families of models and a kind of data that live in tests alone: convolutions on float grids, and a linear classifier.
+"""Families of models and kinds of data that live in tests alone: convolutions on float grids, and a linear classifier of
+pictures or of colours, which the ordinary commands prepare from a file.
 
 They show that nothing outside their folders asks which family or kind there is.
 """
@@ -11,12 +12,13 @@ _PLACES = (
     (families.FAMILIES, "toy_conv", "tests.toy.conv"),
     (families.FAMILIES, "toy_linear", "tests.toy.linear"),
     (kinds.KINDS, "toy_grids", "tests.toy.grids"),
+    (kinds.KINDS, "toy_swatches", "tests.toy.swatches"),
     (registry.MODULES, "toy", "tests.toy.experiments"),
 )
 
 
 def register() -> None:
-    """Registers the families, the kind of data and the experiments, a line each."""
+    """Registers the families, the kinds of data and the experiments, a line each."""
     for table, name, package in _PLACES:
         table[name] = package
 

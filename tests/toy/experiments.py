@@ -1,5 +1,7 @@
 """Experiments of the toy family."""
 
+import dataclasses
+
 from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import Constant, Sgd
 from data.images.config import Augmentation, ImageData
@@ -7,6 +9,7 @@ from models.sharding.layouts import data_parallel
 from tests.toy.conv.config import ToyConvConfig
 from tests.toy.grids.config import ToyGrids
 from tests.toy.linear.config import ToyLinearConfig
+from tests.toy.swatches.config import SwatchData
 
 
 def conv() -> Experiment:
@@ -33,3 +36,8 @@ def linear() -> Experiment:
         optimizer=Sgd(schedule=Constant(value=0.1), momentum=0.9),
         train=Train(steps=20, log_every=1, checkpoint=Checkpointing(every=10)),
     )
+
+
+def swatches() -> Experiment:
+    """Names colours."""
+    return dataclasses.replace(linear(), name="toy.swatches", data=SwatchData())

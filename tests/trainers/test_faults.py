@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ import pytest
 
 from models.errors import exit_code
 from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
+from tests.helpers.waiting import HANGS, wait_until
 from trainers import metrics, runlog
 from trainers.checkpoints import checkpoint
 from trainers.state import State
@@ -160,13 +160,14 @@ def test_a_signal_during_imports_ends_with_its_code_and_one_line(number, tmp_pat
     """As soon as the process listens, which is before it imports anything large, a signal means: run the same command again."""
     command = [sys.executable, "-m", "scripts.train", "gpt.quickstart", "--tiny", "--workdir", str(tmp_path / "run")]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    listens, deadline = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1), time.monotonic() + 60
-    while time.monotonic() < deadline:
+    listens = 1 << (signal.SIGTERM - 1) | 1 << (signal.SIGINT - 1)
+
+    def listening() -> bool:
         status = Path(f"/proc/{process.pid}/status").read_text()
-        if int(status.split("SigCgt:")[1].split()[0], 16) & listens == listens:
-            break
-        time.sleep(0.001)
+        return int(status.split("SigCgt:")[1].split()[0], 16) & listens == listens
+
+    wait_until(listening, "the process does not listen", every=0.001)
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=HANGS)
     assert (process.returncode, out, err) == (75, "", f"error: stopped by {number.name}; run the same command again\n")
     assert not (tmp_path / "run").exists()

@@ -361,8 +361,7 @@ def test_killing_at_any_moment_changes_nothing(times, tmp_path):
                 break
         assert process.poll() is None, "the run ended before it could be killed"
         if kills % 2 == 0:
-            deadline = time.monotonic() + 20
-            while process.poll() is None and time.monotonic() < deadline:
+            while process.poll() is None:  # each run saves often, and ends
                 if list((folder / "checkpoints").glob("*.orbax-checkpoint-tmp*")):
                     during_save += 1
                     break

@@ -25,42 +25,39 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
       names: the logical name of each dimension. The last two that are cut are drawn, others are named.
     """
     cuts = layout.cut(names, component=component)
-    mesh, sizes = dict(layout.mesh), [layout.num_shards(axes) for axes in cuts]
+    sizes = [layout.num_shards(axes) for axes in cuts]
     cut_text = "  ".join(f"{n}->{'*'.join(a)}" for n, a in zip(names, cuts, strict=True) if a) or "whole on every device"
-    lines = [f"{title} ({', '.join(n or '-' for n in names)})  {cut_text}"]
-    drawn = [i for i, size in enumerate(sizes) if size > 1][-2:]
-    if not drawn:
-        return lines
-    coordinates = np.indices(tuple(mesh.values())).reshape(len(mesh), -1)  # [mesh axis, device]
-    coordinate = dict(zip(mesh, coordinates, strict=True))
+    title = f"{title} ({', '.join(n or '-' for n in names)})  {cut_text}"
+    *hidden, row, column = [None, None, *(i for i, size in enumerate(sizes) if size > 1)]
+    if column is None:
+        return [title]
+    hidden = [i for i in hidden if i is not None]
+    title += "".join(f"; {names[i]} 0 of {sizes[i]} drawn" for i in hidden)
+    index = [_shard_indices(layout, axes) for axes in cuts]
+    drawn = np.all([index[i] == 0 for i in hidden] or [np.ones(layout.devices, bool)], axis=0)  # their first shard
+    in_row = index[column] * 0 if row is None else index[row]
+    rows, columns = range(1 if row is None else min(sizes[row], CELLS)), range(min(sizes[column], CELLS))
+    cells = [[_numbers(np.flatnonzero(drawn & (in_row == r) & (index[column] == c))) for c in columns] for r in rows]
+    labels = ["" if row is None else f"{names[row]} {r}" for r in rows]
+    lines = _grid([f"{names[column]} {c}" for c in columns], labels, cells, "| ..." if sizes[column] > CELLS else "")
+    return [title, *lines, *(["..."] if row is not None and sizes[row] > CELLS else [])]
 
-    def shard_index(axes: Sequence[str]) -> np.ndarray:  # [device]: index of the shard that it holds, major axis first
-        index = np.zeros(layout.devices, int)
-        for axis in axes:
-            index = index * mesh[axis] + coordinate[axis]
-        return index
 
-    shards = [shard_index(cuts[i]) for i in drawn]
-    if len(drawn) == 1:
-        shards, drawn = [np.zeros(layout.devices, int), shards[0]], [None, drawn[0]]
-    first = np.ones(layout.devices, bool)  # holds the first shard of all dimensions that are cut but not drawn
-    for i, axes in enumerate(cuts):
-        if i not in drawn and sizes[i] > 1:
-            first &= shard_index(axes) == 0
-            lines[0] += f"; {names[i]} 0 of {sizes[i]} drawn"
-    rows, columns = (1 if i is None else min(sizes[i], CELLS) for i in drawn)
-    head = [f"{names[drawn[1]]} {c}" for c in range(columns)]
-    label = [f"{names[drawn[0]]} {r}" if drawn[0] is not None else "" for r in range(rows)]
-    cells = [[_numbers(np.flatnonzero(first & (shards[0] == r) & (shards[1] == c))) for c in range(columns)] for r in range(rows)]
-    width = max(map(len, itertools.chain(head, *cells))) + 1
-    more = sizes[drawn[1]] > columns
-    margin = max(map(len, label)) + 2
-    lines.append(" " * margin + "|".join(f" {h:{width}}" for h in head) + ("| ..." if more else ""))
-    for name, row in zip(label, cells, strict=True):
-        lines.append(f"{name:{margin}}" + "|".join(f" {cell:{width}}" for cell in row) + ("| ..." if more else ""))
-    if drawn[0] is not None and sizes[drawn[0]] > rows:
-        lines.append("...")
-    return lines
+def _shard_indices(layout: Layout, axes: Sequence[str]) -> np.ndarray:
+    """Returns the index of the shard that each device holds of a dimension that these mesh axes cut, the major axis first."""
+    mesh = dict(layout.mesh)
+    coordinates = dict(zip(mesh, np.indices(tuple(mesh.values())).reshape(len(mesh), -1), strict=True))  # [mesh axis][device]
+    index = np.zeros(layout.devices, int)
+    for axis in axes:
+        index = index * mesh[axis] + coordinates[axis]
+    return index
+
+
+def _grid(head: Sequence[str], labels: Sequence[str], cells: Sequence[Sequence[str]], end: str) -> list[str]:
+    """Returns lines of cells of one width, with a label before each row and the same end after each."""
+    width, margin = max(map(len, itertools.chain(head, *cells))) + 1, max(map(len, labels)) + 2
+    rows = zip(["", *labels], [head, *cells], strict=True)
+    return [f"{label:{margin}}" + "|".join(f" {cell:{width}}" for cell in row) + end for label, row in rows]
 
 
 def _numbers(devices: np.ndarray) -> str:

@@ -28,6 +28,7 @@ from models.interchange.settings import (
     must_be,
     only,
     setting,
+    without,
     write_activation,
 )
 from models.interchange.tensors import norm, table
@@ -160,8 +161,7 @@ def _read_head_dim(theirs: Settings) -> Fields:
 _MODERNBERT = ModelType(
     config=BertConfig,
     name="ModernBERT",
-    # Rows decide about biases and what layers differ in.
-    fields={path: value for path, value in MULTI_HEAD.items() if path not in ("norm_bias", "attention_bias", "ffn_bias", "kinds")}
+    fields=without(MULTI_HEAD, "norm_bias", "attention_bias", "ffn_bias", "kinds")
     | {
         "positions": "rotary",
         "rotary": None,

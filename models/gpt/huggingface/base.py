@@ -19,6 +19,7 @@ from models.interchange.settings import (
     allowed,
     constant,
     setting,
+    without,
 )
 from models.parts.attention.config import LayerVariant, Rotary
 
@@ -41,7 +42,7 @@ DEFAULTS: Fields = dict(
 # For which null is not the default, but the other choice: as many heads, no window, no cap.
 _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "attention_dropout")
 # What LLaMA has no choice of.
-_PLAIN: Fields = {k: v for k, v in STANDARD.items() if k not in ("attention_bias", "output_bias", "ffn_bias")} | dict(
+_PLAIN: Fields = without(STANDARD, "attention_bias", "output_bias", "ffn_bias") | dict(
     order="pre",
     positions="rotary",
     norm="rms",
@@ -128,7 +129,7 @@ def dialect(
             config=GptConfig,
             name=name,
             architectures=(f"{name}ForCausalLM", bare),
-            fields={path: value for path, value in _PLAIN.items() if path not in free} | (fields or {}),
+            fields=without(_PLAIN, *free) | (fields or {}),
             initial={"dialect": kind} | (initial or {}),
             rows=(*shared, *rows),
             other_defaults=own,

@@ -19,7 +19,7 @@ from models.gpt.huggingface.base import (
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting
+from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, without
 from models.parts.attention.config import Latent, LayerVariant
 from models.parts.moe.config import MoeConfig
 
@@ -59,13 +59,12 @@ def _mixture(
     **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of mixtures; arguments are as of `dialect`, but that `free` may name fields of the mixture."""
-    plain = {path: value for path, value in _PLAIN.items() if path not in free}
     return dialect(
         kind,
         name,
         *rows,
         defaults=defaults,
-        fields=plain | fields,
+        fields=without(_PLAIN, *free) | fields,
         free=("moe", "leading_layers", *free),
         initial=_INITIAL | (initial or {}),
         **more,

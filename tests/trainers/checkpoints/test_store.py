@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 
 from tests.helpers.runs import changed_steps, curve, run, with_train
+from tests.helpers.waiting import HANGS, wait_until
 from trainers import runlog, trainer
 from trainers.checkpoints import checkpoint, manager
 
@@ -51,15 +51,15 @@ class Server:
         command = [str(binary), "-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port)]
         command += ["-public-host", f"127.0.0.1:{self.port}", "-filesystem-root", str(self.folder)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
+
+        def answers() -> bool:
             try:
-                urllib.request.urlopen(f"{self.url}/storage/v1/b", timeout=1)
+                urllib.request.urlopen(f"{self.url}/storage/v1/b", timeout=HANGS)
             except OSError:
-                time.sleep(0.1)
-            else:
-                return
-        raise AssertionError("the emulator does not answer")
+                return False
+            return True
+
+        wait_until(answers, "the emulator does not answer", every=0.1)
 
     def stop(self) -> None:
         self.process.send_signal(signal.SIGCONT)

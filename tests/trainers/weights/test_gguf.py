@@ -58,13 +58,13 @@ def write(
     **settings: Any,
 ) -> Path:
     """A GGUF file as the converter would write it: matrices quantized, norms not."""
-    flat, tensors = params, {}
-    tensors["token_embd.weight"] = flat["embedding.table"]
-    tensors["output_norm.weight"] = flat["final_norm.scale"]
+    tensors = {}
+    tensors["token_embd.weight"] = params["embedding.table"]
+    tensors["output_norm.weight"] = params["final_norm.scale"]
     if not c.tied:
-        tensors["output.weight"] = flat["softmax.weight"].T
+        tensors["output.weight"] = params["softmax.weight"].T
     for i in range(c.layers):
-        layer = {k.removeprefix("decoder."): v[i] for k, v in flat.items() if k.startswith("decoder.")}
+        layer = {k.removeprefix("decoder."): v[i] for k, v in params.items() if k.startswith("decoder.")}
         m = c.model_dim
         tensors[f"blk.{i}.attn_norm.weight"] = layer["attention_norm.scale"]
         tensors[f"blk.{i}.attn_q.weight"] = permuted(layer["attention.q"].reshape(m, -1).T, c.heads)

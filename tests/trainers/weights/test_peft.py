@@ -222,7 +222,7 @@ def test_matrices_without_a_form_there_are_not_written(tmp_path):
     """An adapted embedding has no such form, and a run without adapters nothing to write."""
     weights = open_weights(FIXTURES / "parity" / "llama")
     config = weights.config
-    table = {"lora": {"embedding": {"table": {"a": np.zeros((101, 1), np.float32), "b": np.zeros((1, 27), np.float32)}}}}
+    table = {"lora.embedding.table.a": np.zeros((101, 1), np.float32), "lora.embedding.table.b": np.zeros((1, 27), np.float32)}
     with pytest.raises(InterchangeError, match=r"embedding\.table is adapted"):
         peft.write(config, table, Lora(rank=1), tmp_path / "adapter", "")
     with pytest.raises(InterchangeError, match="no adapters"):

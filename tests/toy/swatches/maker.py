@@ -1,0 +1,32 @@
+"""Prepares a cache of colours."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from data.cache_maker import CacheMaker
+from data.reading.examples import record_of
+from data.reading.splits import Item, divide
+from data.reading.tally import Tally
+from tests.toy.swatches.caches import SwatchCache
+from tests.toy.swatches.config import SwatchData
+from tests.toy.swatches.task import row_of
+
+
+class SwatchMaker(CacheMaker[SwatchCache]):
+    FORMAT = 1
+
+    def open(self) -> None:
+        s = self.settings
+        lines = [line.rsplit(",", 1) for line in self.location.path.read_text().splitlines()]
+        items = [Item(colour, {"colour": list(map(int, colour.split(","))), "label": name}, name) for colour, name in lines]
+        self.labels, self.splits = sorted({name for _, name in lines}), divide(items, validation=s.validation, test=s.test)
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        for tally.examples, example in enumerate(self.splits["train"], start=1):
+            yield record_of(row_of(example["colour"], self.labels.index(example["label"])), SwatchData().stored())
+
+    def manifest(self) -> dict[str, Any]:
+        return {"labels": self.labels}
+
+
+maker = SwatchMaker
