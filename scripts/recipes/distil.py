@@ -66,7 +66,7 @@ def derive(settings: LabelledCache, root: Path, progress: Progress) -> LabelledC
             recipes.command(root, lines.append, "classify", *arguments)
     own = [[example["label"]] * settings.votes for example in examples[: known.limit]]
     votes = own + [json.loads(line)["votes"] for line in lines]
-    labels.write(FILE, [{**example, "label": labels} for example, labels in zip(examples, votes, strict=True)])
+    labels.write(FILE, [{**example, "label": label} for example, label in zip(examples, votes, strict=True)])
     labels.finish(teacher=settings.teacher, cache=name, inputs=inputs)
     return settings
 
