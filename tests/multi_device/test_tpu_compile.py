@@ -22,8 +22,8 @@ from models.parts.moe.config import MoeConfig
 from trainers import state, step
 from trainers.plan import make_plan
 from trainers.pods import topology
-from trainers.chips import parse_slice
-from trainers.programs import tables
+from trainers.runtime.chips import parse_slice
+from trainers.hlo import tables
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
 """
@@ -64,7 +64,7 @@ print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 OPTIONS = """
 import contextlib, io
 from models.sharding.layouts import fsdp_within_data
-from trainers.chips import options_for
+from trainers.runtime.chips import options_for
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
 model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256)
 data = dataclasses.replace(e.data, batch_size=16, length=256)
@@ -140,5 +140,5 @@ def test_a_tpu_step_is_compiled_with_its_plans_options():
 
 @pytest.mark.slow
 def test_shardy_propagates_for_tpus_too():
-    """As on CPUs (tests/trainers/programs/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
+    """As on CPUs (tests/trainers/hlo/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
     assert said(PARTITIONERS) == ["shardy-xla", "tpu-spmd-partitioning"]

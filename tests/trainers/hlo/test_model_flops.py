@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 
 from configs import registry
-from trainers.programs.model_flops import carry_range, count, model_flops, products, slot_flops
+from trainers.hlo.model_flops import carry_range, count, model_flops, products, slot_flops
 
 
 @pytest.mark.parametrize(
