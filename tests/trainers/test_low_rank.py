@@ -13,7 +13,9 @@ from configs.experiment import Experiment, Lora
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.parts import low_rank
+from models.parts.attention.config import GroupedQuery
 from models.parts.layers import project
+from models.parts.transformer_config import Dense
 from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
@@ -113,7 +115,8 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
 def test_a_quantised_base_needs_less_memory():
     """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
     backward pass, with no recomputation of layers."""
-    wide = dict(layers=8, model_dim=128, hidden_dim=512, heads=4, head_dim=32, kv_heads=4)
+    heads, dense = GroupedQuery(heads=4, head_dim=32, kv_heads=4), Dense(hidden_dim=512, activation="silu", gated=True)
+    wide = dict(layers=8, model_dim=128, attention=heads, feed_forward=dense)
     memory, matrices = {}, 8 * (4 * 128 * 128 + 3 * 128 * 512)
     for base in ("", "nf4"):
         e = tiny("gpt.smollm2_135m", Lora(rank=2, targets=("all-linear",), base=base), **wide)

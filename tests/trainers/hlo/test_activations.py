@@ -10,6 +10,7 @@ from configs import registry
 from models import families
 from models.errors import UserError
 from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HEADS, WITH_EXPERTS
+from models.parts.nested import changed
 from trainers.hlo import variants
 from trainers.hlo.activations import activations, logits, program_flops
 from trainers.plan import abstract_model
@@ -19,7 +20,7 @@ from trainers.pods.bound import Work
 def test_a_name_has_the_form_whose_axes_are_as_long():
     """Of 4 heads, 2 of them for keys and values, "attention_in" is both, each with the axes of its own heads."""
     e = registry.tiny(registry.load("gpt.quickstart"))
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, heads=4, kv_heads=2))
+    e = dataclasses.replace(e, model=changed(e.model, {"attention.heads": 4, "attention.kv_heads": 2}))
     forms = {a.shape[2]: a.axes for a in activations(e) if a.name == "attention_in"}
     assert forms == {4: HEADS, 2: SHARED_HEADS}
 
