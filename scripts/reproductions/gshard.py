@@ -60,7 +60,7 @@ def table_3() -> Iterator[Row]:
 @reproduction(f"{PAPER}, Figure 7", "chart", unit="GB of weights and optimizer a device", minutes=1)
 def figure_7() -> Iterator[Row]:
     """With experts over all devices, memory of weights a device depends on the layers, not on the experts."""
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     read = {"moe_128e_12l": "1.9", "moe_512e_12l": "2.05", "moe_2048e_12l": "2.3", "moe_2048e_36l": "6.0", "moe_2048e_60l": "9.6"}
     for name, paper in read.items():

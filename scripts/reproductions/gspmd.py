@@ -31,7 +31,7 @@ def table_2_sizes() -> Iterator[Row]:
 @reproduction("Lingvo's lm/README and DenseBuilder: GSPMD's finalised annotations", unit="dimensions on X and on Y")
 def table_1() -> Iterator[Row]:
     """The weights of a dense layer are cut in two dimensions: M on X, heads and H on Y."""
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     paper = {
         "decoder.attention.q": ("X", "Y", None),

@@ -19,8 +19,8 @@ from models.sharding.layout import LayoutError
 from models.sharding.params import describe, with_params
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
+from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
-from trainers.programs.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {

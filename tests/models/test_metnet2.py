@@ -18,7 +18,7 @@ from models.parts.nested import changed
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from tests.helpers.contexts import EVALUATION, training
-from trainers.programs import tables
+from trainers.hlo import tables
 
 WHERE = Component(ONE_DEVICE)
 

@@ -28,8 +28,8 @@ from models.sharding.params import describe, to_params
 from models.vit.config import Classifier, MapPooling, MeanPooling, Patches, VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
+from trainers.hlo import tables
 from trainers.plan import abstract_model
-from trainers.programs import tables
 from trainers.weights import huggingface, load_any, source
 
 # Parameters without the head, and with it: "token" heads have 1,000 classes, "map" ones 29,593, mixtures 21,843.

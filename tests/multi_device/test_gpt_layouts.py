@@ -34,8 +34,8 @@ from tests.helpers.layouts import (
     trial,
     without_program_cache,
 )
+from trainers.hlo import equality
 from trainers.plan import make_plan
-from trainers.programs import equality
 
 pytestmark = pytest.mark.integration
 

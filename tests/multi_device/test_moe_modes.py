@@ -26,10 +26,10 @@ from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack_modules
 from tests.helpers.models import varied
 from trainers import state
+from trainers.hlo import equality, tables
+from trainers.hlo.collectives import KINDS
+from trainers.hlo.equality import Trial
 from trainers.plan import fresh_state, make_plan
-from trainers.programs import equality, tables
-from trainers.programs.collectives import KINDS
-from trainers.programs.equality import Trial
 
 pytestmark = pytest.mark.integration
 

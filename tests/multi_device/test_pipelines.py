@@ -28,8 +28,8 @@ from tests.helpers.layouts import MESH, assert_equal_to_one_device
 from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoints.manager import Checkpoints
+from trainers.hlo import equality, tables
 from trainers.plan import Plan, fresh_state, in_model_order, make_plan
-from trainers.programs import equality, tables
 
 pytestmark = pytest.mark.integration
 

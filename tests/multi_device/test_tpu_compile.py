@@ -23,8 +23,8 @@ from models.parts.nested import changed
 from trainers import state, step
 from trainers.plan import make_plan
 from trainers.pods import topology
-from trainers.chips import parse_slice
-from trainers.programs import tables
+from trainers.runtime.chips import parse_slice
+from trainers.hlo import tables
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
 """
@@ -66,7 +66,7 @@ print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 OPTIONS = """
 import contextlib, io
 from models.sharding.layouts import fsdp_within_data
-from trainers.chips import options_for
+from trainers.runtime.chips import options_for
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
 sizes = {"model_dim": 512, "feed_forward.hidden_dim": 2048, "attention.heads": 4, "attention.head_dim": 128}
 model = changed(e.model, sizes | {"positions.rows": 256})
@@ -143,5 +143,5 @@ def test_a_tpu_step_is_compiled_with_its_plans_options():
 
 @pytest.mark.slow
 def test_shardy_propagates_for_tpus_too():
-    """As on CPUs (tests/trainers/programs/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
+    """As on CPUs (tests/trainers/hlo/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
     assert said(PARTITIONERS) == ["shardy-xla", "tpu-spmd-partitioning"]

@@ -26,10 +26,10 @@ from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run, with_train
 from tests.helpers.wordpiece import train_wordpiece
-from trainers import metrics
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.inference.generation import Generate, Generator
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, load_any, release
 

@@ -24,8 +24,9 @@ from models.parts.nested import changed
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from tests.helpers.runs import curve, damage, kept, run, with_train
-from trainers import metrics, runlog
+from trainers import runlog
 from trainers.checkpoints import checkpoint
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
 
@@ -220,7 +221,7 @@ def test_keep_policy(small, tmp_path):
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Four microbatches give the gradients of the whole batch, routers' losses too, though their token counts differ."""
-    from trainers.programs.equality import exact
+    from trainers.hlo.equality import exact
     from trainers.step import gradients
 
     e = exact(m4)

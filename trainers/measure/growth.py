@@ -25,12 +25,12 @@ from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
 from models.parts.nested import changed
 from models.sharding.layouts import data_parallel
 from trainers import step
+from trainers.hlo.model_flops import model_flops
 from trainers.measure import meter, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.throughput import Subject
 from trainers.plan import Plan, fresh_state, make_plan
-from trainers.processes import versions
-from trainers.programs.model_flops import model_flops
+from trainers.runtime.processes import versions
 
 Point = dict[str, float]
 WINDOW = 2  # steps of one point before the next one's turn

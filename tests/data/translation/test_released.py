@@ -23,7 +23,7 @@ from tests.helpers.rows import read_rows, unpack
 from tests.helpers.runs import run, with_train
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
-from trainers import metrics
+from trainers.monitoring import metrics
 from trainers.weights import huggingface, load_any, release
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Arrays

@@ -27,8 +27,9 @@ from models.sharding.params import with_params
 from scripts import classify as classify_script
 from scripts import evaluate as evaluate_script
 from tests.helpers.runs import run, with_train
-from trainers import metrics, trainer
+from trainers import trainer
 from trainers.checkpoints import checkpoint
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.release import ReleaseError

@@ -14,8 +14,8 @@ from models.sharding import torus
 from models.sharding.layout import LayoutError
 from scripts import plan as scripts_plan
 from tests.helpers.libtpu import NEEDED
-from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
 from trainers.pods import libtpu, report, topology
+from trainers.runtime.chips import CHIPS, PodError, parse_slice, usual_slice
 
 MESH = (("data", 256), ("model", 8))
 

@@ -9,7 +9,7 @@ import pytest
 
 from configs import registry
 from models.parts.moe.config import Capacity, ExpertsConfig, TopK
-from trainers.programs.model_flops import carry_range, count, model_flops, products, slot_flops
+from trainers.hlo.model_flops import carry_range, count, model_flops, products, slot_flops
 
 
 @pytest.mark.parametrize(
