@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from configs import registry
 from configs.registry import ConfigError
-from data import paths
-from data.kinds import maker_of
+from data import kinds, paths, prepare
+from data.cache_maker import maker_of
 from data.prepare import PREPARED
 from scripts import prepare_data
 
@@ -58,13 +59,36 @@ def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
     assert json.loads(capsys.readouterr().out) == {"cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path)}
 
 
-def test_prepared_caches_keep_their_inputs():
-    """What the translation caches are made from has not changed: caches that are prepared stay valid."""
-    settings = PREPARED["m4_quickstart"]
-    maker = maker_of("m4_quickstart", settings, paths.data_dir())
+INPUTS = {
+    "smollm2_chitchat": "61528051da6c5c144381b8870d4eb41553cc0ecd26a9844c8d71717d4aa19ae6",
+    "chitchat": "d14e98fbb5642e5b1160f6bc507cbcd53f7e6cdbefb345061dae50be40a86511",
+    "radolan": "cb50771606a96d9c159b650cca1ed4bdf71a67cf2c4306fbfa303c1b3d5cec3f",
+    "emoji": "09adb22d883f2e991d9f361e931174659082f3ce692afd11eddd8ce31d7a93ac",
+    "debian_sections": "321ddf90cb8251d2939ccb771af29290b69b1691d80d2e9000925790020cafa0",
+    "emoji_names": "8898255456dc5da235c3379a73032938bb64d52fa65d9c90f2726d5a8f4f7cc6",
+    "librivox": "c1e4a0774bc53a9b2b24d9a14b52af042b03e458a3bb1a180514504a9a46b39c",
+    "gpt_small": "5a550db61dd992e74847507b196f61e808bdf7fce38cf64d974144162a7b65cd",
+    "m4_quickstart": "b83334f5211731c39d06f2e78ac107fc74fb443516ad8f8d74b5bc091a5023d6",
+}
+
+
+@pytest.mark.parametrize("name", INPUTS)
+def test_prepared_caches_keep_their_inputs(name, tmp_path):
+    """The inputs of a cache of each kind have not changed: caches that are prepared stay valid."""
+    settings = PREPARED[name]
+    maker = maker_of(name, settings, tmp_path)
     pins = {package.file: package.sha256 for package in maker.packages()}
-    inputs = paths.digest([maker.FORMAT, vars(settings), pins, *maker.inputs()])
-    assert inputs == "b83334f5211731c39d06f2e78ac107fc74fb443516ad8f8d74b5bc091a5023d6"
+    assert paths.digest([maker.FORMAT, vars(settings), pins, *maker.inputs()]) == INPUTS[name]
+
+
+def test_earlier_names_still_open(tmp_path):
+    """Caches and experiments that were stored when LaMDA's data was called dialog are still valid."""
+    (tmp_path / "manifest.json").write_text(json.dumps({"kind": "dialog", "inputs": "digest", "files": {}}))
+    assert prepare._is_made_from(tmp_path, "lamda", "digest") and not prepare._is_made_from(tmp_path, "text", "digest")
+    assert kinds.module("dialog", "task") is kinds.module("lamda", "task")
+    stored = registry.to_json(registry.load("lamda.smollm2_chat"))
+    stored["data"]["class"] = "DialogData"
+    assert registry.from_json(stored) == registry.load("lamda.smollm2_chat")
 
 
 @pytest.mark.integration
