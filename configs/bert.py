@@ -9,10 +9,12 @@ from configs.experiment import Checkpointing, Experiment, Finetuning, HeldOut, T
 from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Linear
 from data.labelled.config import LabelledData
 from data.text.config import MaskedTextData
-from models.bert.config import BertConfig
+from models.bert.config import BertConfig, BertEmbedding
 from models.execution import Execution
-from models.parts.attention.config import LayerVariant
+from models.parts.attention.config import GroupedQuery, LayerVariant, Learned, Rotary
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, NormConfig, Output
 from models.sharding import layouts
 from models.sharding.layout import rules
 
@@ -22,7 +24,13 @@ def quickstart() -> Experiment:
     return Experiment(
         name="bert.quickstart",
         model=BertConfig(
-            vocab=30_522, layers=4, model_dim=192, hidden_dim=768, heads=4, head_dim=48, max_positions=128, dropout=0.0
+            vocab=30_522,
+            layers=4,
+            model_dim=192,
+            attention=GroupedQuery(heads=4, head_dim=48, biases="qkvo"),
+            positions=Learned(rows=128),
+            feed_forward=Dense(hidden_dim=768, activation="gelu", bias=True),
+            dropout=0.0,
         ),
         layout=layouts.data_parallel(2, 1),
         data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
@@ -48,7 +56,13 @@ def bench_42m() -> Experiment:
     return Experiment(
         name="bert.bench_42m",
         model=BertConfig(
-            vocab=32_000, layers=8, model_dim=512, hidden_dim=2048, heads=8, head_dim=64, max_positions=256, dropout=0.0
+            vocab=32_000,
+            layers=8,
+            model_dim=512,
+            attention=GroupedQuery(heads=8, head_dim=64, biases="qkvo"),
+            positions=Learned(rows=256),
+            feed_forward=Dense(hidden_dim=2048, activation="gelu", bias=True),
+            dropout=0.0,
         ),
         layout=layouts.data_parallel(1, 1),
         data=MaskedTextData(batch_size=8, length=256),
@@ -69,7 +83,13 @@ def base() -> Experiment:
     """
     return Experiment(
         name="bert.base",
-        model=BertConfig(vocab=30_522, layers=12, model_dim=768, hidden_dim=3072, heads=12, head_dim=64),
+        model=BertConfig(
+            vocab=30_522,
+            layers=12,
+            model_dim=768,
+            attention=GroupedQuery(heads=12, head_dim=64, biases="qkvo"),
+            feed_forward=Dense(hidden_dim=3072, activation="gelu", bias=True),
+        ),
         layout=layouts.data_parallel(16, 1),
         data=MaskedTextData(cache="wikipedia_512", batch_size=256, length=512),
         optimizer=AdamW(schedule=Linear(peak=1e-4, steps=1_000_000, warmup=10_000), eps=1e-6, weight_decay=0.01),
@@ -84,7 +104,7 @@ def large() -> Experiment:
     return replace(
         e,
         name="bert.large",
-        model=replace(e.model, layers=24, model_dim=1024, hidden_dim=4096, heads=16),
+        model=changed(e.model, {"layers": 24, "model_dim": 1024, "feed_forward.hidden_dim": 4096, "attention.heads": 16}),
         layout=layouts.fully_sharded(64, 1),
         data=replace(e.data, whole_word=True),
     )
@@ -119,13 +139,11 @@ def roberta_base() -> Experiment:
             vocab=50_265,
             layers=12,
             model_dim=768,
-            hidden_dim=3072,
-            heads=12,
-            head_dim=64,
-            max_positions=514,
-            first_position=2,
-            types=1,
-            norm_eps=1e-5,
+            attention=GroupedQuery(heads=12, head_dim=64, biases="qkvo"),
+            positions=Learned(rows=514, first=2),
+            feed_forward=Dense(hidden_dim=3072, activation="gelu", bias=True),
+            norm=NormConfig(bias=True, kind="layer", eps=1e-5, order="post"),
+            embedding=BertEmbedding(types=1),
         ),
         layout=layouts.data_parallel(64, 1),
         data=MaskedTextData(batch_size=8192, length=512),
@@ -151,22 +169,14 @@ def modernbert_base() -> Experiment:
             vocab=50_368,
             layers=22,
             model_dim=768,
-            hidden_dim=1152,
-            heads=12,
-            head_dim=64,
-            positions="rotary",
-            max_positions=0,
-            rotary_base=160_000.0,
-            kinds=(LayerVariant(), *[LayerVariant(window=65, base=10_000.0)] * 2),
-            norm_bias=False,
-            norm_eps=1e-5,
-            order="pre",
+            attention=GroupedQuery(
+                heads=12, head_dim=64, pattern=(LayerVariant(), *[LayerVariant(window=65, base=10_000.0)] * 2)
+            ),
+            positions=Rotary(base=160_000.0),
+            feed_forward=Dense(hidden_dim=1152, activation="gelu", gated=True),
+            norm=NormConfig(kind="layer", eps=1e-5),
             bare_first=True,
-            activation="gelu",
-            gated=True,
-            attention_bias=False,
-            ffn_bias=False,
-            types=0,
+            embedding=BertEmbedding(types=0),
             dropout=0.0,
         ),
         layout=layouts.data_parallel(64, 1),
@@ -194,23 +204,12 @@ def mlperf_480b() -> Experiment:
             vocab=30_522,
             layers=64,
             model_dim=16_384,
-            hidden_dim=131_072,
-            heads=256,
-            head_dim=128,
-            kv_heads=1,
-            norm="rms",
-            norm_bias=False,
-            norm_eps=1e-6,
-            order="pre",
-            activation="silu",
-            gated=True,
-            attention_bias=False,
-            ffn_bias=False,
-            softmax_bias=False,
-            types=0,
-            embedding_norm=False,
+            attention=GroupedQuery(heads=256, head_dim=128, kv_heads=1),
+            feed_forward=Dense(hidden_dim=131_072, activation="silu", gated=True),
+            norm=NormConfig(eps=1e-6),
+            output=Output(label_smoothing=0.1),
+            embedding=BertEmbedding(types=0, norm=False),
             head=MaskedLm(transform=False),
-            label_smoothing=0.1,
             dropout=0.0,
         ),
         # 30,522 = 2 x 3 x 5087 ids divide by neither axis: the vocabulary stays whole, the model dimension is cut.
@@ -238,22 +237,13 @@ def mlperf_200b() -> Experiment:
             vocab=32_000,
             layers=66,
             model_dim=12_288,
-            hidden_dim=98_304,
-            heads=128,
-            head_dim=96,
-            positions="none",
-            max_positions=0,
-            norm_eps=1e-6,
-            order="pre",
-            activation="relu",
-            attention_bias=False,
-            per_dim_scale=True,
-            logit_cap=50.0,
-            softmax_cap=30.0,
-            types=0,
-            embedding_norm=False,
+            attention=GroupedQuery(heads=128, head_dim=96, per_dim_scale=True, logit_cap=50.0),
+            positions=None,
+            feed_forward=Dense(hidden_dim=98_304, bias=True),
+            norm=NormConfig(bias=True, kind="layer", eps=1e-6),
+            output=Output(bias=True, cap=30.0, label_smoothing=0.1),
+            embedding=BertEmbedding(types=0, norm=False),
             head=MaskedLm(transform=False),
-            label_smoothing=0.1,
             dropout=0.0,
         ),
         layout=replace(layouts.two_d(128, 8), name="mlperf_200b"),
@@ -276,7 +266,13 @@ def minilm_l6() -> Experiment:
     return Experiment(
         name="bert.minilm_l6",
         model=BertConfig(
-            vocab=30_522, layers=6, model_dim=384, hidden_dim=1536, heads=12, head_dim=32, dropout=0.0, head=SentenceEmbedding()
+            vocab=30_522,
+            layers=6,
+            model_dim=384,
+            attention=GroupedQuery(heads=12, head_dim=32, biases="qkvo"),
+            feed_forward=Dense(hidden_dim=1536, activation="gelu", bias=True),
+            dropout=0.0,
+            head=SentenceEmbedding(),
         ),
         layout=layouts.data_parallel(1, 1),
         data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=16),
@@ -328,7 +324,7 @@ def minilm_debian_taught_5k() -> Experiment:
         e,
         name="bert.minilm_debian_taught_5k",
         # The teacher is unsure as it is, and two epochs of noisy labels and masked words need no more noise.
-        model=replace(e.model, dropout=0.0, label_smoothing=0.0),
+        model=changed(e.model, {"dropout": 0.0, "output.label_smoothing": 0.0}),
         data=replace(e.data, cache="debian_taught_5k", slots=128, masked=0.15),
         execution=replace(e.execution, unroll=0),
     )
@@ -341,7 +337,9 @@ def _minilm_sections(labels: str, *, steps: int, peak: float = 1.5e-4) -> Experi
     return replace(
         e,
         name=f"bert.minilm_debian_sections{suffix}",
-        model=replace(e.model, head=Classification(labels=58, pooling="mean"), dropout=0.1, label_smoothing=0.1),
+        model=changed(
+            e.model, {"head": Classification(labels=58, pooling="mean"), "dropout": 0.1, "output.label_smoothing": 0.1}
+        ),
         data=LabelledData(cache=f"debian_sections{suffix}", batch_size=4, length=128, slots=16),
         optimizer=AdamW(schedule=Linear(peak=peak, steps=steps, warmup=steps // 10), weight_decay=0.01),
         train=replace(

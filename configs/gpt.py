@@ -12,26 +12,23 @@ from configs.optimizers import Adafactor, AdamW, Constant, InverseSqrt, gpt3_ada
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
+from models.parts.attention.config import GroupedQuery, Learned, RelativeBuckets, Rotary
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, NormConfig
 from models.sharding.layout import Layout, rules
 from models.sharding.layouts import also, data_parallel, fully_sharded, pipelines, two_d, two_d_sequence
 
 
-def _gpt2_block(*, layers: int, dim: int, heads: int, vocab: int = 50_257, **fields: Any) -> GptConfig:
+def _gpt2_block(*, layers: int, dim: int, heads: int, rows: int, vocab: int = 50_257, **fields: Any) -> GptConfig:
     """Returns GPT-2's block (section 2.3): pre-norm, biases everywhere, learned positions, GELU, tied embedding."""
     return GptConfig(
         vocab=vocab,
         layers=layers,
         model_dim=dim,
-        hidden_dim=4 * dim,
-        heads=heads,
-        head_dim=dim // heads,
-        positions="learned",
-        norm="layer",
-        norm_bias=True,
-        norm_eps=1e-5,
-        activation="gelu_tanh",
-        attention_bias=True,
-        ffn_bias=True,
+        attention=GroupedQuery(heads=heads, head_dim=dim // heads, biases="qkvo"),
+        positions=Learned(rows=rows),
+        feed_forward=Dense(hidden_dim=4 * dim, activation="gelu_tanh", bias=True),
+        norm=NormConfig(bias=True, kind="layer", eps=1e-5),
         **fields,
     )
 
@@ -47,13 +44,9 @@ def quickstart() -> Experiment:
             vocab=8192,
             layers=4,
             model_dim=256,
-            hidden_dim=704,
-            heads=4,
-            head_dim=64,
-            kv_heads=2,
-            positions="rotary",
-            activation="silu",
-            gated=True,
+            attention=GroupedQuery(heads=4, head_dim=64, kv_heads=2),
+            positions=Rotary(),
+            feed_forward=Dense(hidden_dim=704, activation="silu", gated=True),
         ),
         layout=data_parallel(2, 1),
         data=TextData(cache="gpt_small", batch_size=8, length=256),
@@ -67,7 +60,7 @@ def bench_42m() -> Experiment:
     """A GPT-2 block of 42 M parameters on random tokens, single precision: what speed on CPUs is compared on (BENCHMARKS.md)."""
     return Experiment(
         name="gpt.bench_42m",
-        model=_gpt2_block(layers=8, dim=512, heads=8, vocab=32_000, max_positions=256),
+        model=_gpt2_block(layers=8, dim=512, heads=8, vocab=32_000, rows=256),
         layout=data_parallel(1, 1),
         data=TextData(batch_size=8, length=256),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
@@ -103,7 +96,7 @@ def gpt2_1558m() -> Experiment:
 def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(layers=layers, dim=dim, heads=heads, max_positions=1024, dropout=0.1),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, rows=1024, dropout=0.1),
         layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
         optimizer=gpt3_adamw(peak=6e-4, steps=600_000, warmup=2000),
@@ -185,7 +178,7 @@ def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: flo
     tokens = batch * 2048
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(layers=layers, dim=dim, heads=heads, max_positions=2048),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, rows=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=gpt3_adamw(peak=rate, steps=260_000_000_000 // tokens, warmup=375_000_000 // tokens),
@@ -241,7 +234,7 @@ def gspmd_1t() -> Experiment:
     Modelled: 61.3 s, 61 % MFU.
     """
     e = _gspmd("gspmd_1t", layers=128, batch=3072, mesh=two_d(256, 8))
-    model = replace(e.model, model_dim=16_384, hidden_dim=131_072, heads=256)
+    model = changed(e.model, {"model_dim": 16_384, "feed_forward.hidden_dim": 131_072, "attention.heads": 256})
     return replace(e, model=model, execution=replace(e.execution, remat="attention_out"))
 
 
@@ -287,16 +280,17 @@ def lingvo_175b() -> Experiment:
     96 layers of 12288, ReLU, learned positions, attention logits capped at 50; 1024 x 2048 tokens a step.
     """
     e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=two_d(256, 8))
-    model = replace(
+    model = changed(
         e.model,
-        model_dim=12_288,
-        hidden_dim=49_152,
-        heads=96,
-        gated=False,
-        activation="relu",
-        positions="learned",
-        max_positions=2048,
-        logit_cap=50.0,
+        {
+            "positions": Learned(rows=2048),
+            "model_dim": 12_288,
+            "feed_forward.hidden_dim": 49_152,
+            "feed_forward.gated": False,
+            "feed_forward.activation": "relu",
+            "attention.heads": 96,
+            "attention.logit_cap": 50.0,
+        },
     )
     return replace(e, model=model, data=replace(e.data, length=2048))
 
@@ -308,12 +302,9 @@ def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout, remat: str = "fu
             vocab=32_000,
             layers=layers,
             model_dim=8192,
-            hidden_dim=65_536,
-            heads=128,
-            head_dim=128,
-            positions="relative",
-            activation="gelu_tanh",
-            gated=True,
+            attention=GroupedQuery(heads=128, head_dim=128),
+            positions=RelativeBuckets(),
+            feed_forward=Dense(hidden_dim=65_536, activation="gelu_tanh", gated=True),
         ),
         layout=_lm_embedding(mesh),
         data=TextData(batch_size=batch, length=1024),
@@ -401,7 +392,7 @@ def megatron_1008b_pipelined() -> Experiment:
 def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=_gpt2_block(layers=layers, dim=dim, heads=heads, vocab=51_200, max_positions=2048),
+        model=_gpt2_block(layers=layers, dim=dim, heads=heads, vocab=51_200, rows=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
         optimizer=gpt3_adamw(peak=6e-5, steps=100_000, warmup=2000),
@@ -444,15 +435,10 @@ def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Expe
             vocab=256_000,
             layers=layers,
             model_dim=dim,
-            hidden_dim=4 * dim,
-            heads=heads,
-            head_dim=256,
-            kv_heads=1,
-            positions="rotary",
-            norm="layer",
-            order="parallel",
-            activation="silu",
-            gated=True,
+            attention=GroupedQuery(heads=heads, head_dim=256, kv_heads=1),
+            positions=Rotary(),
+            feed_forward=Dense(hidden_dim=4 * dim, activation="silu", gated=True),
+            norm=NormConfig(kind="layer", order="parallel"),
         ),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=2048, length=2048),
@@ -492,11 +478,9 @@ def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips
             vocab=32_000,
             layers=layers,
             model_dim=dim,
-            hidden_dim=hidden,
-            heads=heads,
-            head_dim=256,
-            positions="rotary",
-            activation="gelu_tanh",
+            attention=GroupedQuery(heads=heads, head_dim=256),
+            positions=Rotary(),
+            feed_forward=Dense(hidden_dim=hidden, activation="gelu_tanh"),
         ),
         layout=fully_sharded(chips, 1),
         data=TextData(batch_size=chips * per_chip, length=1024),

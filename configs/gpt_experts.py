@@ -18,8 +18,10 @@ from configs.optimizers import Adafactor, InverseSqrt, gpt3_adamw
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.config import Latent, LayerVariant, Rotary
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import GroupedQuery, Latent, LayerVariant, QkNorm, Rotary, Yarn
+from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, NormConfig, Output
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
 
@@ -30,13 +32,17 @@ KEPT = "attention_in+attention_out+gate"
 def moe_quickstart() -> Experiment:
     """gpt.quickstart with 8 experts in every second layer, two a token (GShard's gating)."""
     e = gpt.quickstart()
-    moe = MoeConfig(experts=8, group_size=256)
+    moe = MoeConfig(experts=ExpertsConfig(count=8), group_size=256)
     return replace(e, name="gpt.moe_quickstart", model=replace(e.model, moe=moe), layout=data_parallel(1, 1))
 
 
-def mixture(experts: int, choices: int, **fields: Any) -> MoeConfig:
-    """Returns a released decoder's mixture: the best `choices` of all experts, by probability."""
-    return MoeConfig(experts=experts, gating="top_k", choices=choices, group_size=ROW, capacity_factor=1.25 * choices, **fields)
+PLAIN = MoeLosses()
+
+
+def mixture(experts: ExpertsConfig, router: TopK, losses: MoeLosses = PLAIN, leading: int = 0) -> MoeConfig:
+    """Returns a released decoder's mixture in every layer, with slots for a quarter more choices than there are."""
+    capacity = Capacity(factor=1.25 * router.choices)
+    return MoeConfig(experts=experts, router=router, losses=losses, capacity=capacity, group_size=ROW, every=1, leading=leading)
 
 
 def mixtral_8x7b() -> Experiment:
@@ -50,13 +56,11 @@ def mixtral_8x7b() -> Experiment:
         vocab=32_000,
         layers=32,
         model_dim=4096,
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8),
+        positions=Rotary(base=1e6),
+        norm=NormConfig(eps=1e-5),
         hidden_dim=14_336,
-        heads=32,
-        head_dim=128,
-        kv_heads=8,
-        rotary_base=1e6,
-        norm_eps=1e-5,
-        moe=mixture(8, 2, norm_topk=True),
+        moe=mixture(ExpertsConfig(count=8), TopK(choices=2, normalized=True)),
     )
     return _released("mixtral_8x7b", model, fully_sharded(128, 1))
 
@@ -72,14 +76,10 @@ def qwen3_30b_a3b() -> Experiment:
         vocab=151_936,
         layers=48,
         model_dim=2048,
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=4, qk_norm=QkNorm(kind="rms")),
+        positions=Rotary(base=1e6),
         hidden_dim=6144,
-        heads=32,
-        head_dim=128,
-        kv_heads=4,
-        rotary_base=1e6,
-        qk_norm=True,
-        qk_norm_kind="rms",
-        moe=mixture(128, 8, norm_topk=True, hidden_dim=768, balance_weight=0.001),
+        moe=mixture(ExpertsConfig(count=128, hidden_dim=768), TopK(choices=8, normalized=True), MoeLosses(balance_weight=0.001)),
     )
     return _released("qwen3_30b_a3b", model, fully_sharded(128, 1))
 
@@ -96,14 +96,10 @@ def olmoe_1b_7b() -> Experiment:
         vocab=50_304,
         layers=16,
         model_dim=2048,
+        attention=GroupedQuery(heads=16, head_dim=128, qk_norm=QkNorm(kind="rms", over="all")),
+        norm=NormConfig(eps=1e-5),
         hidden_dim=1024,
-        heads=16,
-        head_dim=128,
-        norm_eps=1e-5,
-        qk_norm=True,
-        qk_norm_kind="rms",
-        qk_norm_over="all",
-        moe=mixture(64, 8, balance_weight=0.01, z_weight=0.001),
+        moe=mixture(ExpertsConfig(count=64), TopK(choices=8), MoeLosses(z_weight=0.001)),
     )
     return _released("olmoe_1b_7b", model, fully_sharded(64, 1), rate=4e-4)
 
@@ -115,23 +111,20 @@ def gpt_oss_20b() -> Experiment:
     experts' own activation. All weights are gathered on 128 chips; 2880 is cut in 64. Modelled: 15.6 s, 20 % MFU (23 %
     with empty slots), for attention with sinks has no kernel here.
     """
-    moe = mixture(32, 4, norm_topk=True, router_bias=True, activation="clipped_swiglu", gated="yes", balance_weight=0.001)
-    yarn = Rotary(scaling="yarn", factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
+    experts = ExpertsConfig(count=32, activation="clipped_swiglu", gated="yes")
+    moe = mixture(experts, TopK(choices=4, normalized=True, bias=True), MoeLosses(balance_weight=0.001))
+    yarn = Yarn(factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
     model = _decoder(
         vocab=201_088,
         layers=24,
         model_dim=2880,
+        attention=GroupedQuery(
+            heads=64, head_dim=64, kv_heads=8, biases="qkvo", sinks=True, pattern=(LayerVariant(window=128), LayerVariant())
+        ),
+        positions=Rotary(base=150_000.0, scaling=yarn),
+        bias=True,
+        norm=NormConfig(eps=1e-5),
         hidden_dim=2880,
-        heads=64,
-        head_dim=64,
-        kv_heads=8,
-        norm_eps=1e-5,
-        rotary_base=150_000.0,
-        rotary=yarn,
-        kinds=(LayerVariant(window=128), LayerVariant()),
-        sinks=True,
-        attention_bias=True,
-        ffn_bias=True,
         moe=moe,
     )
     return _released("gpt_oss_20b", model, fully_sharded(64, 2))
@@ -152,41 +145,29 @@ def deepseek_v3() -> Experiment:
     tokens travel one after the other, and each expert over 16 along the third side of the torus. Modelled: 27.7 s, 30 % MFU
     (34 % with empty slots); 7 % of the step is exposed communication.
     """
-    moe = mixture(
-        256,
-        8,
-        norm_topk=True,
-        score="sigmoid",
-        correction_bias=True,
-        expert_groups=8,
-        chosen_groups=4,
-        gate_scale=2.5,
-        hidden_dim=2048,
-        shared_dim=2048,
-        balance_weight=1e-4,
-    )
-    yarn = Rotary(scaling="yarn", factor=40.0, original=4096)  # cosines as they are: mscale and mscale_all_dim are alike
+    groups = ExpertGroups(count=8, chosen=4)
+    router = TopK(choices=8, score="sigmoid", normalized=True, scale=2.5, correction=Correction(), groups=groups)
+    experts = ExpertsConfig(count=256, hidden_dim=2048, shared=SharedExpert(hidden_dim=2048))
+    moe = mixture(experts, router, MoeLosses(balance_weight=1e-4), leading=3)
+    yarn = Yarn(factor=40.0, original=4096)  # cosines as they are: mscale and mscale_all_dim are alike
     model = _decoder(
         vocab=129_280,
         layers=61,
-        leading_layers=3,
         model_dim=7168,
-        hidden_dim=18_432,
-        heads=128,
-        head_dim=64,
-        rotary=yarn,
-        latent=Latent(rank=512, query_rank=1536),
-        attention_scalar=192 / _magnitude(40.0) ** 4,
+        attention=Latent(heads=128, rank=512, query_rank=1536, rotary_dim=64, scale_dim=192 / _magnitude(40.0) ** 4),
+        positions=Rotary(scaling=yarn),
         moe=moe,
+        hidden_dim=18_432,
     )
     e = _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](16, 64), rate=2.2e-4)
     data, execution = replace(e.data, batch_size=2048), replace(e.execution, exchange_parts=4)
     return replace(e, data=data, execution=execution)
 
 
-def _decoder(**fields: Any) -> GptConfig:
-    """Returns a decoder of LLaMA's shape with experts in every layer."""
-    return GptConfig(positions="rotary", activation="silu", gated=True, tied=False, sparse_every=1, **fields)
+def _decoder(hidden_dim: int, *, bias: bool = False, **fields: Any) -> GptConfig:
+    """Returns a decoder of LLaMA's shape."""
+    dense = Dense(hidden_dim=hidden_dim, activation="silu", gated=True, bias=bias)
+    return GptConfig(**{"positions": Rotary(), "feed_forward": dense, "output": Output(tied=False)} | fields)
 
 
 def _released(name: str, model: GptConfig, layout: Layout, rate: float = 3e-4) -> Experiment:
@@ -232,18 +213,24 @@ def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: L
     Not theirs: logits of x / sqrt(M), which a scale of the last norm can learn; a z-loss of the output logits of 1e-4.
     """
     e = gpt.gspmd_128b()
-    moe = MoeConfig(experts=64, group_size=1024, activation="relu", gated="no", balance_weight=0.01)
-    model = replace(
+    moe = MoeConfig(
+        experts=ExpertsConfig(count=64, activation="relu", gated="no"),
+        group_size=1024,
+        losses=MoeLosses(balance_weight=0.01),
+        first=True,
+    )
+    model = changed(
         e.model,
-        vocab=vocab,
-        layers=layers,
-        model_dim=dim,
-        hidden_dim=4 * dim,
-        heads=heads,
-        head_dim=128,
-        moe=moe,
-        sparse_first=True,
-        attention_scale=False,
+        {
+            "attention.scale_dim": 1.0,
+            "attention.heads": heads,
+            "attention.head_dim": 128,
+            "vocab": vocab,
+            "layers": layers,
+            "model_dim": dim,
+            "feed_forward.hidden_dim": 4 * dim,
+            "moe": moe,
+        },
     )
     return replace(
         e,

@@ -14,11 +14,12 @@ from configs.optimizers import gpt3_adamw
 from data.text.config import TextData
 from models.execution import Execution
 from models.gpt.config import GptConfig
-from models.parts.attention.config import LayerVariant, Rotary
+from models.parts.attention.config import GroupedQuery, Interpolation, LayerVariant, Llama3, QkNorm, Rotary
+from models.parts.transformer_config import Dense, NormConfig, Output
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded, two_d
 
-LLAMA3 = Rotary(scaling="llama3", factor=8.0, low=1.0, high=4.0, original=8192)
+LLAMA3 = Llama3(factor=8.0, low=1.0, high=4.0, original=8192)
 
 
 def llama2_7b() -> Experiment:
@@ -34,7 +35,13 @@ def llama2_70b() -> Experiment:
 def _llama(name: str, *, layers: int, dim: int, hidden: int, heads: int, kv_heads: int, rate: float, mesh: Layout) -> Experiment:
     return Experiment(
         name=f"gpt.{name}",
-        model=_decoder(vocab=32_000, layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, kv_heads=kv_heads),
+        model=_decoder(
+            vocab=32_000,
+            layers=layers,
+            model_dim=dim,
+            attention=GroupedQuery(heads=heads, head_dim=128, kv_heads=kv_heads),
+            hidden_dim=hidden,
+        ),
         layout=mesh,
         data=TextData(batch_size=1024, length=4096),
         # Section 2.2: AdamW 0.9/0.95, 2000 steps of warm-up, cosine to 10 %, weight decay 0.1, clip 1.0.
@@ -49,14 +56,28 @@ def llama3_1_8b() -> Experiment:
     """Llama 3.1 8B (arXiv 2407.21783): 32 layers of 4096; 8,030,261,248 parameters. Rotary rates are stretched from 8192
     positions to 131,072."""
     model = _decoder(
-        "llama", vocab=128_256, layers=32, model_dim=4096, hidden_dim=14_336, heads=32, kv_heads=8, rotary_base=5e5, rotary=LLAMA3
+        "llama",
+        vocab=128_256,
+        layers=32,
+        model_dim=4096,
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8),
+        positions=Rotary(base=5e5, scaling=LLAMA3),
+        hidden_dim=14_336,
     )
     return _released("llama3_1_8b", model)
 
 
 def llama3_70b() -> Experiment:
     """Llama 3 70B (arXiv 2407.21783): 80 layers of 8192; 70,553,706,496 parameters. On 512 chips a chip has a batch of 2 rows."""
-    model = _decoder("llama", vocab=128_256, layers=80, model_dim=8192, hidden_dim=28_672, heads=64, kv_heads=8, rotary_base=5e5)
+    model = _decoder(
+        "llama",
+        vocab=128_256,
+        layers=80,
+        model_dim=8192,
+        attention=GroupedQuery(heads=64, head_dim=128, kv_heads=8),
+        positions=Rotary(base=5e5),
+        hidden_dim=28_672,
+    )
     e = _released("llama3_70b", model, fully_sharded(512, 1), rate=1.5e-4)
     return replace(e, execution=replace(e.execution, loss_chunks=4))
 
@@ -68,10 +89,8 @@ def mistral_7b() -> Experiment:
         vocab=32_000,
         layers=32,
         model_dim=4096,
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8, pattern=(LayerVariant(window=4096),)),
         hidden_dim=14_336,
-        heads=32,
-        kv_heads=8,
-        kinds=(LayerVariant(window=4096),),
     )
     return _released("mistral_7b", model)
 
@@ -83,13 +102,10 @@ def qwen2_5_7b() -> Experiment:
         vocab=152_064,
         layers=28,
         model_dim=3584,
+        attention=GroupedQuery(heads=28, head_dim=128, kv_heads=4, biases="qkv"),
+        positions=Rotary(base=1e6),
+        norm=NormConfig(eps=1e-6),
         hidden_dim=18_944,
-        heads=28,
-        kv_heads=4,
-        rotary_base=1e6,
-        norm_eps=1e-6,
-        attention_bias=True,
-        output_bias="no",
     )
     return _released("qwen2_5_7b", model)
 
@@ -101,13 +117,10 @@ def qwen3_8b() -> Experiment:
         vocab=151_936,
         layers=36,
         model_dim=4096,
+        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8, qk_norm=QkNorm(kind="rms")),
+        positions=Rotary(base=1e6),
+        norm=NormConfig(eps=1e-6),
         hidden_dim=12_288,
-        heads=32,
-        kv_heads=8,
-        rotary_base=1e6,
-        norm_eps=1e-6,
-        qk_norm=True,
-        qk_norm_kind="rms",
     )
     return _released("qwen3_8b", model)
 
@@ -120,12 +133,16 @@ def gemma2_9b() -> Experiment:
         vocab=256_000,
         layers=42,
         model_dim=3584,
+        attention=GroupedQuery(
+            heads=16,
+            head_dim=256,
+            kv_heads=8,
+            scale_dim=256.0,
+            logit_cap=50.0,
+            pattern=(LayerVariant(window=4096), LayerVariant()),
+        ),
+        output=Output(cap=30.0),
         hidden_dim=14_336,
-        heads=16,
-        kv_heads=8,
-        logit_cap=50.0,
-        softmax_cap=30.0,
-        kinds=(LayerVariant(window=4096), LayerVariant()),
     )
     return _released("gemma2_9b", model)
 
@@ -139,14 +156,16 @@ def gemma3_4b() -> Experiment:
         vocab=262_208,
         layers=34,
         model_dim=2560,
+        attention=GroupedQuery(
+            heads=8,
+            head_dim=256,
+            kv_heads=4,
+            qk_norm=QkNorm(kind="rms_plus_one"),
+            scale_dim=256.0,
+            pattern=(local, local, local, local, local, LayerVariant()),
+        ),
+        positions=Rotary(base=1e6, scaling=Interpolation(factor=8.0)),
         hidden_dim=10_240,
-        heads=8,
-        kv_heads=4,
-        rotary_base=1e6,
-        rotary=Rotary(scaling="linear", factor=8.0),
-        qk_norm=True,
-        qk_norm_kind="rms_plus_one",
-        kinds=(local, local, local, local, local, LayerVariant()),
     )
     return _released("gemma3_4b", model)
 
@@ -154,7 +173,13 @@ def gemma3_4b() -> Experiment:
 def phi4() -> Experiment:
     """Phi-4 (arXiv 2412.08905): 40 layers of 5120; 14,659,507,200 parameters."""
     model = _decoder(
-        "phi3", vocab=100_352, layers=40, model_dim=5120, hidden_dim=17_920, heads=40, kv_heads=10, rotary_base=250_000.0
+        "phi3",
+        vocab=100_352,
+        layers=40,
+        model_dim=5120,
+        attention=GroupedQuery(heads=40, head_dim=128, kv_heads=10),
+        positions=Rotary(base=250_000.0),
+        hidden_dim=17_920,
     )
     return _released("phi4", model, fully_sharded(128, 1))
 
@@ -167,14 +192,10 @@ def olmo2_7b() -> Experiment:
         vocab=100_352,
         layers=32,
         model_dim=4096,
+        attention=GroupedQuery(heads=32, head_dim=128, qk_norm=QkNorm(kind="rms", over="all")),
+        positions=Rotary(base=5e5),
+        norm=NormConfig(eps=1e-6, order="reordered"),
         hidden_dim=11_008,
-        heads=32,
-        rotary_base=5e5,
-        norm_eps=1e-6,
-        order="reordered",
-        qk_norm=True,
-        qk_norm_kind="rms",
-        qk_norm_over="all",
     )
     return _released("olmo2_7b", model)
 
@@ -188,12 +209,10 @@ def smollm2_135m() -> Experiment:
         vocab=49_152,
         layers=30,
         model_dim=576,
+        attention=GroupedQuery(heads=9, head_dim=64, kv_heads=3),
+        positions=Rotary(base=100_000.0),
+        output=Output(tied=True),
         hidden_dim=1536,
-        heads=9,
-        head_dim=64,
-        kv_heads=3,
-        rotary_base=100_000.0,
-        tied=True,
     )
     return Experiment(
         name="gpt.smollm2_135m",
@@ -219,36 +238,31 @@ def smollm3_3b() -> Experiment:
         vocab=128_256,
         layers=36,
         model_dim=2048,
+        attention=GroupedQuery(
+            heads=16,
+            head_dim=128,
+            kv_heads=4,
+            pattern=(LayerVariant(), LayerVariant(), LayerVariant(), LayerVariant(rotary=False)),
+        ),
+        positions=Rotary(base=5e6),
+        norm=NormConfig(eps=1e-6),
+        output=Output(tied=True),
         hidden_dim=11_008,
-        heads=16,
-        kv_heads=4,
-        rotary_base=5e6,
-        norm_eps=1e-6,
-        tied=True,
-        kinds=(LayerVariant(), LayerVariant(), LayerVariant(), LayerVariant(rotary=False)),
     )
     return _released("smollm3_3b", model)
 
 
-def _decoder(dialect: Any = "", **fields: Any) -> GptConfig:
-    """Returns a decoder of LLaMA's shape, with heads of 128."""
-    shape = dict(head_dim=128, positions="rotary", norm_eps=1e-5, activation="silu", gated=True, tied=False)
-    return GptConfig(dialect=dialect, **{**shape, **fields})
+def _decoder(dialect: Any = "", *, hidden_dim: int, activation: Any = "silu", **fields: Any) -> GptConfig:
+    """Returns a decoder of LLaMA's shape."""
+    dense = Dense(hidden_dim=hidden_dim, activation=activation, gated=True)
+    shape = dict(positions=Rotary(), feed_forward=dense, norm=NormConfig(eps=1e-5), output=Output(tied=False))
+    return GptConfig(dialect=dialect, **shape | fields)
 
 
-def _gemma(dialect: Any, **fields: Any) -> GptConfig:
-    return _decoder(
-        dialect,
-        head_dim=256,
-        attention_scalar=256.0,
-        norm="rms_plus_one",
-        order="sandwich",
-        norm_eps=1e-6,
-        activation="gelu_tanh",
-        embedding_scale=fields["model_dim"] ** 0.5,
-        tied=True,
-        **fields,
-    )
+def _gemma(dialect: Any, *, model_dim: int, **fields: Any) -> GptConfig:
+    norm = NormConfig(kind="rms_plus_one", order="sandwich")
+    shape = dict(activation="gelu_tanh", norm=norm, output=Output(), embedding_scale=model_dim**0.5)
+    return _decoder(dialect, model_dim=model_dim, **shape | fields)
 
 
 def _released(name: str, model: GptConfig, layout: Layout | None = None, rate: float = 3e-4) -> Experiment:

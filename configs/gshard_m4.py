@@ -20,7 +20,9 @@ from data.translation.config import Translate, TranslationData
 from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import GroupedQuery
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
+from models.parts.transformer_config import Dense, TokenLoss
 from models.sharding import expert_layouts as layouts
 
 KEPT = "dispatched+up+attention_in+attention_out+ffn_out"
@@ -40,10 +42,9 @@ def quickstart() -> Experiment:
             target_vocab=2048,
             layers=4,
             model_dim=192,
-            hidden_dim=512,
-            heads=4,
-            head_dim=48,
-            moe=MoeConfig(experts=8, group_size=64),
+            attention=GroupedQuery(heads=4, head_dim=48),
+            feed_forward=Dense(hidden_dim=512),
+            moe=MoeConfig(experts=ExpertsConfig(count=8), group_size=64),
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 8),
@@ -67,11 +68,10 @@ def bench_67m() -> Experiment:
             target_vocab=32_000,
             layers=8,
             model_dim=512,
-            hidden_dim=1024,
-            heads=8,
-            head_dim=64,
-            moe=MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25),
-            label_smoothing=0.0,
+            attention=GroupedQuery(heads=8, head_dim=64),
+            feed_forward=Dense(hidden_dim=1024),
+            moe=MoeConfig(experts=ExpertsConfig(count=8), router=Top1(), group_size=1024, capacity=Capacity(factor=1.25)),
+            loss=TokenLoss(label_smoothing=0.0),
             dropout=0.0,
         ),
         layout=layouts.expert_parallel(1, 1),
@@ -92,7 +92,7 @@ def moe_128e_12l() -> Experiment:
     # Tokens: 8192 rows x 128 = 2^20 source tokens a step; 1T source tokens in 1.0M steps.
     return Experiment(
         name="gshard_m4.moe_128e_12l",
-        model=GShardM4Config(layers=12, moe=MoeConfig(experts=128, group_size=8192)),
+        model=GShardM4Config(layers=12, moe=MoeConfig(experts=ExpertsConfig(count=128), group_size=8192)),
         layout=layouts.expert_parallel_2d_fsdp(16, 8),
         data=TranslationData(cache="m4_102", batch_size=8192),
         optimizer=Adafactor(),
@@ -112,7 +112,7 @@ def moe_512e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_512e_12l",
-        model=replace(base.model, moe=MoeConfig(experts=512)),
+        model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=512))),
         layout=layouts.expert_parallel_2d_fsdp(64, 8),
         train=replace(base.train, steps=992_000),
     )
@@ -128,7 +128,7 @@ def moe_2048e_12l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.moe_2048e_12l",
-        model=replace(base.model, moe=MoeConfig(experts=2048)),
+        model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=2048))),
         layout=layouts.expert_parallel_2d_fsdp(128, 16),
         data=replace(base.data, batch_size=32_768),
         train=replace(base.train, steps=260_000),
@@ -202,7 +202,7 @@ def dense_96l() -> Experiment:
     return replace(
         base,
         name="gshard_m4.dense_96l",
-        model=GShardM4Config(layers=96, head_dim=64),
+        model=GShardM4Config(layers=96, attention=GroupedQuery(heads=16, head_dim=64)),
         layout=LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),
         execution=Execution(remat="full"),

@@ -11,6 +11,7 @@ from configs import gpt, gpt_released
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Cosine
 from data.lamda.config import LamdaData, RateAndRank
+from models.parts.nested import changed
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded
 
@@ -40,7 +41,16 @@ def _pretraining(name: str, *, layers: int, dim: int, heads: int, steps: int, la
     return replace(
         e,
         name=f"lamda.{name}",
-        model=replace(e.model, layers=layers, model_dim=dim, hidden_dim=8 * dim, heads=heads, head_dim=128),
+        model=changed(
+            e.model,
+            {
+                "layers": layers,
+                "model_dim": dim,
+                "feed_forward.hidden_dim": 8 * dim,
+                "attention.heads": heads,
+                "attention.head_dim": 128,
+            },
+        ),
         layout=layout,
         data=replace(e.data, batch_size=ROWS, length=LENGTH),
         train=replace(e.train, steps=steps),

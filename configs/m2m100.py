@@ -9,13 +9,21 @@ from configs.optimizers import AdamW, InverseSqrt
 from data.translation.config import Translate, TranslationData
 from models.execution import Execution
 from models.m2m100.config import M2M100Config
+from models.parts.attention.config import GroupedQuery
+from models.parts.transformer_config import Dense
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded
 
 
 def dense(layers: int, dim: int, hidden: int, vocab: int) -> M2M100Config:
     """Returns a dense model; `layers` of each stack, 16 heads."""
-    return M2M100Config(vocab=vocab, layers=2 * layers, model_dim=dim, hidden_dim=hidden, heads=16, head_dim=dim // 16)
+    return M2M100Config(
+        vocab=vocab,
+        layers=2 * layers,
+        model_dim=dim,
+        attention=GroupedQuery(heads=16, head_dim=dim // 16, biases="qkvo"),
+        feed_forward=Dense(hidden_dim=hidden, bias=True),
+    )
 
 
 def pretraining(name: str, model: M2M100Config, layout: Layout, **execution: str) -> Experiment:

@@ -8,7 +8,7 @@ from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import AdamW, Constant, Cosine, Linear
 from data.grids.config import Forecasts, GridData
 from models.execution import Execution
-from models.metnet2.config import RAIN, MetNet2Config
+from models.metnet2.config import RAIN, ContextConfig, DetailConfig, Edges, EqualBins, MetNet2Config
 from models.metnet2.layouts import spatial
 
 RATES = (0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 8.0, 10.0, 12.0, 16.0, 24.0, 32.0, 48.0)
@@ -54,16 +54,10 @@ def quickstart() -> Experiment:
             leads=24,
             lead_dim=64,
             frame_dim=24,
-            stacks=2,
-            dilations=(1, 2, 4, 8),
-            context_dim=48,
+            context=ContextConfig(stacks=2, dilations=(1, 2, 4, 8), dim=48),
             crop=(28, 37),
-            upsampling="subpixel",
-            detail_blocks=1,
-            detail_dim=16,
-            hidden_dim=32,
-            bins=len(RATES) + 1,
-            edges=RATES,
+            detail=DetailConfig(upsampling="subpixel", blocks=1, dim=16, hidden_dim=32),
+            bins=Edges(lower_edges=RATES),
         ),
         layout=spatial(1, 1, 1),
         data=GridData(
@@ -99,15 +93,10 @@ def bench_2m() -> Experiment:
             leads=24,
             lead_dim=64,
             frame_dim=32,
-            stacks=1,
-            dilations=(1, 2, 4, 8, 16),
-            context_dim=96,
+            context=ContextConfig(stacks=1, dilations=(1, 2, 4, 8, 16), dim=96),
             crop=(32, 32),
-            upsample=2,
-            detail_blocks=2,
-            detail_dim=96,
-            hidden_dim=384,
-            bins=64,
+            detail=DetailConfig(upsample=2, blocks=2, dim=96, hidden_dim=384),
+            bins=EqualBins(count=64),
         ),
         layout=spatial(1, 1, 1),
         data=GridData(

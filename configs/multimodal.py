@@ -9,19 +9,25 @@ from dataclasses import replace
 from configs.conformer import conformer
 from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
-from configs.vit import vit
+from configs.vit import VIT_22B, vit
 from configs.whisper import model as whisper
 from data.config import Decode
 from data.multimodal.config import MultimodalData
 from data.speech.config import SpecAugment
 from models.execution import Execution
-from models.multimodal.config import MultimodalConfig
+from models.multimodal.config import MultimodalConfig, Towers
 from models.multimodal.layouts import gathered_towers
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import GroupedQuery, Learned
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense
 from models.sharding.layouts import data_parallel
+from models.vit.config import MeanPooling
 
 # What released weights of Whisper have beside the encoder.
 _WHISPERS_DECODER = ("audio_tower.decoder", "audio_tower.decoder_norm", "audio_tower.embedding", "audio_tower.positions")
+
+TOWER = {"head.classes": 0, "pooling": MeanPooling()}  # a ViT without classes
 
 
 def quickstart() -> Experiment:
@@ -41,14 +47,16 @@ def quickstart() -> Experiment:
         vocab=4096,
         layers=4,
         model_dim=256,
-        hidden_dim=1024,
-        heads=4,
-        head_dim=64,
+        attention=GroupedQuery(heads=4, head_dim=64, biases="qkvo"),
+        positions=Learned(rows=48),
+        feed_forward=Dense(hidden_dim=1024, bias=True),
         dropout=0.1,
-        max_positions=48,
-        moe=MoeConfig(experts=8, group_size=240, gating="top2", capacity_factor=4.0),  # packs have no padding to spare
-        vision=vit(4, 256, 1024, 4, 8, height=64, width=64, classes=0, pooling="mean", class_token="none", dropout=0.1),
-        whisper=whisper(512, 6, 6),
+        # Packs have no padding to spare.
+        moe=MoeConfig(experts=ExpertsConfig(count=8), group_size=240, capacity=Capacity(factor=4.0)),
+        towers=Towers(
+            vision=changed(vit(4, 256, 1024, 4, 8, dropout=0.1), TOWER | {"patches.height": 64, "patches.width": 64}),
+            audio=whisper(512, 6, 6),
+        ),
     )
     return Experiment(
         name="multimodal.quickstart",
@@ -88,30 +96,12 @@ def pod() -> Experiment:
         vocab=64_000,
         layers=16,
         model_dim=4096,
-        hidden_dim=4096,
-        heads=32,
-        head_dim=128,
+        attention=GroupedQuery(heads=32, head_dim=128, biases="qkvo"),
+        positions=Learned(rows=128),
+        feed_forward=Dense(hidden_dim=4096, bias=True),
         dropout=0.0,
-        max_positions=128,
-        moe=MoeConfig(experts=512, group_size=512, gating="top2"),
-        sparse_every=2,
-        vision=vit(
-            48,
-            6144,
-            24_576,
-            48,
-            14,
-            classes=0,
-            pooling="mean",
-            class_token="none",
-            order="parallel",
-            qk_norm=True,
-            activation="gelu_tanh",
-            norm_bias=False,
-            attention_bias=False,
-            output_bias="yes",
-        ),
-        conformer=conformer(36, 3072, 16, dropout=0.0),
+        moe=MoeConfig(experts=ExpertsConfig(count=512), group_size=512),
+        towers=Towers(vision=changed(vit(48, 6144, 24_576, 48, 14), TOWER | VIT_22B), audio=conformer(36, 3072, 16, dropout=0.0)),
     )
     return Experiment(
         name="multimodal.pod",
@@ -135,7 +125,7 @@ def emoji() -> Experiment:
     return replace(
         both,
         name="multimodal.emoji",
-        model=replace(both.model, whisper=None),
+        model=changed(both.model, {"towers.audio": None}),
         data=replace(both.data, cache="emoji_names", seconds=0.0, sounds=1, batch_size=4, temperature=1.0),  # pyright: ignore[reportCallIssue]
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),
         train=Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=1)),

@@ -10,7 +10,7 @@ from configs.experiment import Checkpointing, Experiment, Train
 from configs.m2m100 import dense, pretraining
 from configs.optimizers import AdamW, Cosine
 from data.translation.config import Translate, TranslationData
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import ExpertsConfig, MoeConfig, MoeLosses, Top2
 from models.sharding.expert_layouts import expert_fully_sharded
 from models.sharding.layouts import fully_sharded
 
@@ -54,7 +54,13 @@ def catalogues() -> Experiment:
 
 def moe_54b() -> Experiment:
     """NLLB-200 54.5B: 54,500,569,088 parameters, 128 experts in every fourth layer, two a token (section 8.2.1)."""
-    moe = MoeConfig(experts=128, group_size=2048, second_expert_threshold=0.0, token_dropout=0.2, balance_weight=0.01)
+    moe = MoeConfig(
+        experts=ExpertsConfig(count=128, token_dropout=0.2),
+        group_size=2048,
+        router=Top2(second_threshold=0.0),
+        losses=MoeLosses(balance_weight=0.01),
+        every=4,
+    )
     model = replace(dense(24, 2048, 8192, VOCAB), moe=moe)
     kept = "dispatched+attention_in+attention_out"
     return pretraining("nllb.moe_54b", model, expert_fully_sharded(1, 128), remat=kept)

@@ -8,7 +8,8 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
-from configs.registry import MOVED, ConfigError, required_fields, union_members
+from configs.moved import MOVED
+from configs.registry import ConfigError, required_fields, union_members
 from models.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -44,7 +45,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
     if name in ("learning_rate", "lr"):
         rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
         return nearest(rates[0], rates) if rates else nearest(name, known)
-    return nearest(name, known)
+    return f"; it is now '{MOVED[name]}'" if name in MOVED else nearest(name, known)
 
 
 def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:

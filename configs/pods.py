@@ -11,7 +11,7 @@ class Pod:
       slice: chips of a generation in a torus, "v4:8x16x16".
       published: published figures of real runs, and where they stand. "Derived" is our arithmetic from what stands there, "from
         memory" that the source was not at hand.
-      options: a set of compiler options (trainers/chips.py).
+      options: a set of compiler options (trainers/runtime/chips.py).
     """
 
     slice: str

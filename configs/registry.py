@@ -1,8 +1,6 @@
 """Experiments by name, their shrunk versions for tests, and their text and JSON forms."""
 
-import copy
 import dataclasses
-import functools
 import importlib
 import json
 import pkgutil
@@ -12,12 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
-from configs.experiment import Experiment, Faults, Finetuning
+from configs.experiment import Experiment
+from configs.moved import modernized
 from data.config import DataConfig, EvalConfig
 from data.kinds import config_classes, eval_classes
 from models import families
 from models.errors import UserError, nearest, shortened, told
-from models.parts.moe.config import MoeConfig
 
 
 class ConfigError(UserError):
@@ -98,55 +96,6 @@ def to_json(value: Any) -> Any:
 
 # Protocols that a family or a kind of data implements, and functions that return the classes registered for each.
 _OPEN = {families.ModelConfig: families.config_classes, DataConfig: config_classes, EvalConfig: eval_classes}
-
-
-MOVED_INTO_MOE = (
-    "experts",
-    "gating",
-    "group_size",
-    "capacity_factor",
-    "eval_capacity_factor",
-    "second_expert_threshold",
-    "second_expert_slot",
-    "input_jitter",
-    "balance_weight",
-    "z_weight",
-)
-
-# Fields that have moved since experiments were first stored, by their dotted paths: releases and runs from before still open.
-MOVED = {
-    **{f"model.{name}": f"execution.{name}" for name in ("dtype", "remat", "unroll", "dispatch", "loss_chunks")},
-    **{f"model.{name}": f"model.moe.{name}" for name in MOVED_INTO_MOE},
-    "train.save_every": "train.checkpoint.every",
-    "train.save_failures": "train.checkpoint.max_failures",
-    "train.checkpoints": "train.checkpoint.folder",
-    **{f"train.{name}": f"train.checkpoint.{name}" for name in ("keep", "keep_every", "best")},
-    **{f"train.{f.name}": f"train.faults.{f.name}" for f in dataclasses.fields(Faults)},
-    **{f"train.{f.name}": f"train.finetune.{f.name}" for f in dataclasses.fields(Finetuning)},
-}
-
-
-def _inner(data: dict[str, Any], name: str) -> dict[str, Any]:
-    return data.setdefault(name, {})
-
-
-def modernized(data: dict[str, Any]) -> dict[str, Any]:
-    """Returns an experiment's JSON values with the fields of `MOVED` in their present places."""
-    data = copy.deepcopy(data)
-    for old, new in MOVED.items():
-        *parents, name = old.split(".")
-        node: Any = data
-        for parent in parents:
-            node = node.get(parent) if isinstance(node, dict) else None
-        if isinstance(node, dict) and name in node:
-            *parents, last = new.split(".")
-            place = functools.reduce(_inner, parents, data)
-            place.setdefault(last, node.pop(name))
-    model = data.get("model")
-    if isinstance(model, dict) and isinstance(moe := model.get("moe"), dict):
-        # A dense model had no experts, and the mixture's fields were the model's own.
-        model["moe"] = None if moe.get("experts") == 0 else {"class": MoeConfig.__name__} | moe
-    return data
 
 
 def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> Any:

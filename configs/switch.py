@@ -16,25 +16,29 @@ from typing import Any
 from configs import t5
 from configs.experiment import Experiment
 from models.execution import Execution
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, Top1
 from models.sharding.expert_layouts import expert_fsdp, expert_fully_sharded, expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
 from models.t5.config import T5Config
 
-QUICKSTART = MoeConfig(experts=8, gating="top1", group_size=512, capacity_factor=1.25, balance_weight=0.01)
+QUICKSTART = MoeConfig(
+    experts=ExpertsConfig(count=8),
+    router=Top1(),
+    group_size=512,
+    capacity=Capacity(factor=1.25),
+    losses=MoeLosses(balance_weight=0.01),
+)
 KEPT = "dispatched+attention_in+attention_out"
 
 
 def mixture(experts: int, group_size: int, factor: float = 1.25, least: int = 4) -> MoeConfig:
     """The mixture of the released code. In evaluation it has twice the tokens' share of slots there; here nothing is dropped."""
     return MoeConfig(
-        experts=experts,
-        gating="top1",
+        experts=ExpertsConfig(count=experts),
+        router=Top1(init_std=0.02),
         group_size=group_size,
-        capacity_factor=factor,
-        min_capacity=least,
-        router_std=0.02,
-        balance_weight=0.01,
+        capacity=Capacity(factor=factor, least=least),
+        losses=MoeLosses(balance_weight=0.01),
     )
 
 
@@ -51,7 +55,7 @@ def quickstart() -> Experiment:
 def bench_8e() -> Experiment:
     """t5.bench_60m with 8 experts in every second layer."""
     e = t5.bench_60m()
-    moe = MoeConfig(experts=8, gating="top1", group_size=1024, capacity_factor=1.25)
+    moe = MoeConfig(experts=ExpertsConfig(count=8), router=Top1(), group_size=1024, capacity=Capacity(factor=1.25))
     return replace(e, name="switch.bench_8e", model=replace(e.model, moe=moe))
 
 
@@ -117,5 +121,6 @@ def c_2048e() -> Experiment:
     An expert has two slots in every group of 256 tokens, sixteen times as many as there are tokens: the price of a floor of two.
     """
     base = t5.v1_0(15, 2080, 6144, 30)
-    model = replace(base, tied=False, scale_logits=False, moe=mixture(2048, 256, 1.0, least=2), sparse_every=1)
+    moe = replace(mixture(2048, 256, 1.0, least=2), every=1)
+    model = replace(base, tied=False, scale_logits=False, moe=moe)
     return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 128), remat=KEPT)

@@ -19,12 +19,23 @@ from data.text.config import SpanTextData
 from data.text_to_text.config import TextToTextData
 from data.translation.config import Translate, TranslationData
 from models.execution import Execution
+from models.parts.attention.config import GroupedQuery
+from models.parts.nested import changed
+from models.parts.transformer_config import DecoderConfig, Dense, TokenLoss
 from models.sharding.expert_layouts import expert_parallel
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded
 from models.t5.config import T5Config
 
-QUICKSTART = T5Config(vocab=8320, layers=8, model_dim=256, hidden_dim=512, heads=4, tied=True, z_loss=1e-4)
+QUICKSTART = T5Config(
+    vocab=8320,
+    layers=8,
+    model_dim=256,
+    attention=GroupedQuery(heads=4, head_dim=64, scale_dim=1.0),
+    feed_forward=Dense(hidden_dim=512),
+    tied=True,
+    loss=TokenLoss(z_weight=1e-4),
+)
 
 
 def v1_0(layers: int, dim: int, hidden: int, heads: int, head_dim: int = 64) -> T5Config:
@@ -32,30 +43,26 @@ def v1_0(layers: int, dim: int, hidden: int, heads: int, head_dim: int = 64) -> 
     return T5Config(
         layers=2 * layers,
         model_dim=dim,
-        hidden_dim=hidden,
-        heads=heads,
-        head_dim=head_dim,
+        attention=GroupedQuery(heads=heads, head_dim=head_dim, scale_dim=1.0),
+        feed_forward=Dense(hidden_dim=hidden, dropout=0.1),
         tied=True,
-        z_loss=1e-4,
+        loss=TokenLoss(z_weight=1e-4),
         dropout=0.1,
-        hidden_dropout=0.1,
-        output_dropout=0.1,
+        decoder=DecoderConfig(source_dropout=0.1),
     )
 
 
 def v1_1(layers: int, dim: int, hidden: int, heads: int, vocab: int = 32_128) -> T5Config:
     """T5 1.1 and mT5: gated GELU, logits of their own, no dropout in pre-training; `layers` of each stack."""
     return T5Config(
+        vocab=vocab,
         layers=2 * layers,
         model_dim=dim,
-        hidden_dim=hidden,
-        heads=heads,
-        vocab=vocab,
-        activation="gelu_tanh",
-        gated=True,
+        attention=GroupedQuery(heads=heads, head_dim=64, scale_dim=1.0),
+        feed_forward=Dense(hidden_dim=hidden, activation="gelu_tanh", gated=True),
         tied=False,
         scale_logits=False,
-        z_loss=1e-4,
+        loss=TokenLoss(z_weight=1e-4),
     )
 
 
@@ -94,7 +101,9 @@ def quickstart() -> Experiment:
 
 def bench_60m() -> Experiment:
     """T5-Small in single precision without dropout, on random translations: what speed on CPUs is compared on."""
-    model = replace(v1_0(6, 512, 2048, 8), dropout=0.0, hidden_dropout=0.0, output_dropout=0.0, z_loss=0.0)
+    model = changed(
+        v1_0(6, 512, 2048, 8), {"dropout": 0.0, "feed_forward.dropout": 0.0, "decoder.source_dropout": 0.0, "loss.z_weight": 0.0}
+    )
     return Experiment(
         name="t5.bench_60m",
         model=model,

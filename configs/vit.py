@@ -15,18 +15,30 @@ from configs.experiment import Checkpointing, Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Linear
 from data.images.config import Augmentation, ImageData
 from models.execution import Execution
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import GroupedQuery, QkNorm, Sinusoidal
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, Noise, TopK
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fsdp_within_data, fully_sharded
-from models.vit.config import VitConfig
+from models.vit.config import Classifier, MapPooling, MeanPooling, Patches, VitConfig
 
 JFT_CLASSES = 29_593
+# Parallel layers, norms of queries and keys, and fewer biases (arXiv 2302.05442, section 2).
+VIT_22B = {"norm.order": "parallel", "norm.bias": False, "attention.qk_norm": QkNorm(), "attention.biases": "o"}
 
 
 def vit(layers: int, dim: int, hidden: int, heads: int, patch: int, **fields: Any) -> VitConfig:
     """A ViT by its sizes; what else the original has are the defaults."""
-    return VitConfig(layers=layers, model_dim=dim, hidden_dim=hidden, heads=heads, head_dim=dim // heads, patch=patch, **fields)
+    return VitConfig(
+        layers=layers,
+        model_dim=dim,
+        attention=GroupedQuery(heads=heads, head_dim=dim // heads, biases="qkvo"),
+        feed_forward=Dense(hidden_dim=hidden, activation="gelu_tanh", bias=True),
+        patches=Patches(size=patch),
+        **fields,
+    )
 
 
 def experiment(name: str, model: VitConfig, layout: Layout, batch: int, steps: int, peak: float, **fields: Any) -> Experiment:
@@ -64,7 +76,7 @@ def h14() -> Experiment:
 
 def _jft(name: str, model: VitConfig, layout: Layout, batch: int, steps: int, **fields: Any) -> Experiment:
     """Pre-training on JFT-3B with a MAP head (Scaling ViT, section 3): sigmoid loss, Adafactor, reciprocal square root."""
-    model = replace(model, classes=JFT_CLASSES, pooling="map", class_token="none", loss="sigmoid", head_bias=-10.0)
+    model = changed(model, {"pooling": MapPooling(), "head.classes": JFT_CLASSES, "head.loss": "sigmoid", "head.bias": -10.0})
     e = experiment(name, model, layout, batch, steps, 8e-4, **fields)
     schedule = InverseSqrt(scale=8e-4 * 100, flat=10_000, warmup=10_000)
     return replace(e, data=ImageData(batch_size=batch), optimizer=Adafactor(schedule=schedule, parameter_scale=False))
@@ -91,9 +103,7 @@ def vit_22b() -> Experiment:
     Parallel layers, norms of queries and keys, biases where the paper has them (section 2); 65,536 pictures of 256 patches a
     step.
     """
-    model = vit(
-        48, 6144, 24_576, 48, 14, order="parallel", qk_norm=True, attention_bias=False, output_bias="yes", norm_bias=False
-    )
+    model = changed(vit(48, 6144, 24_576, 48, 14), VIT_22B)
     # Of 6144 rows one of 64 devices has 96, whole tiles of a TPU; one of 1024 would have 6, to be laid out anew at each use.
     e = _jft("vit_22b", model, fsdp_within_data(16, 64), 65_536, 177_000, remat="context")
     return replace(e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000)))
@@ -102,19 +112,13 @@ def vit_22b() -> Experiment:
 def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: float, **fields: Any) -> Experiment:
     """V-MoE's pre-training on ImageNet-21k (appendix B): 300 epochs of 4,096 pictures, Adam, a decay of 0.1, mixup 0.5."""
     moe = MoeConfig(
-        experts=experts,
-        gating="top_k",
-        choices=2,
+        experts=ExpertsConfig(count=experts),
+        router=TopK(choices=2, noise=Noise(std=1.0, load_weight=0.005)),
         group_size=8 * model.length,
-        capacity_factor=2.1,
-        eval_capacity_factor=2.1,
-        capacity_multiple=4,
-        router_noise=1.0,
-        balance_weight=0.0,
-        importance_weight=0.005,
-        load_weight=0.005,
+        capacity=Capacity(factor=2.1, eval_factor=2.1, multiple=4),
+        losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
-    model = replace(model, moe=moe, classes=21_843)
+    model = changed(model, {"moe": moe, "head.classes": 21_843})
     e = experiment(name, model, layout, 4096, 900_000, peak, **fields)
     return replace(
         e,
@@ -158,20 +162,14 @@ def moe_15b() -> Experiment:
 
 
 QUICKSTART = VitConfig(
-    height=28,
-    width=28,
-    channels=1,
-    patch=7,
-    classes=10,
     layers=6,
     model_dim=128,
-    hidden_dim=256,
-    heads=4,
-    head_dim=32,
-    pooling="mean",
-    class_token="none",
-    positions="sinusoidal",
-    activation="gelu",
+    attention=GroupedQuery(heads=4, head_dim=32, biases="qkvo"),
+    positions=Sinusoidal(),
+    feed_forward=Dense(hidden_dim=256, activation="gelu", bias=True),
+    pooling=MeanPooling(),
+    patches=Patches(height=28, width=28, channels=1, size=7),
+    head=Classifier(classes=10),
 )
 
 
@@ -206,17 +204,11 @@ def quickstart() -> Experiment:
 def moe_quickstart() -> Experiment:
     """The quickstart with 8 experts in every second layer, one of them for each patch: as many FLOPs a patch."""
     moe = MoeConfig(
-        experts=8,
-        gating="top_k",
-        choices=1,
+        experts=ExpertsConfig(count=8),
+        router=TopK(choices=1, noise=Noise(std=1.0, load_weight=0.005)),
         group_size=8 * QUICKSTART.length,
-        capacity_factor=1.05,
-        eval_capacity_factor=1.05,
-        capacity_multiple=4,
-        router_noise=1.0,
-        balance_weight=0.0,
-        importance_weight=0.005,
-        load_weight=0.005,
+        capacity=Capacity(factor=1.05, eval_factor=1.05, multiple=4),
+        losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
     return replace(quickstart(), name="vit.moe_quickstart", model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1))
 
@@ -225,7 +217,7 @@ def bench_s16() -> Experiment:
     """ViT-S/16 in single precision without dropout, on random pictures: what speed on CPUs is compared on."""
     return Experiment(
         name="vit.bench_s16",
-        model=vit(12, 384, 1536, 6, 16, activation="gelu"),
+        model=changed(vit(12, 384, 1536, 6, 16), {"feed_forward.activation": "gelu"}),
         layout=data_parallel(1, 1),
         data=ImageData(batch_size=8),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),

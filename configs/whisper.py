@@ -12,6 +12,8 @@ from configs.optimizers import AdamW, Constant, Linear
 from data.config import Decode
 from data.speech.config import SpecAugment, SpeechData
 from models.execution import Execution
+from models.parts.attention.config import GroupedQuery
+from models.parts.transformer_config import DecoderConfig, Dense
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
 from models.whisper.config import WhisperConfig
@@ -23,14 +25,12 @@ def model(dim: int, encoder: int, decoder: int, vocab: int = 51_865, mels: int =
     """Returns a released size: heads of 64, four times the width inside."""
     return WhisperConfig(
         vocab=vocab,
-        mels=mels,
         layers=encoder + decoder,
-        decoder_layers=0 if encoder == decoder else decoder,
         model_dim=dim,
-        hidden_dim=4 * dim,
-        heads=dim // 64,
-        head_dim=64,
-        start_id=50_257 if vocab == 51_864 else 50_258,
+        attention=GroupedQuery(heads=dim // 64, head_dim=64, biases="qvo"),
+        feed_forward=Dense(hidden_dim=4 * dim, activation="gelu", bias=True),
+        mels=mels,
+        decoder=DecoderConfig(start_id=50_257 if vocab == 51_864 else 50_258, layers=0 if encoder == decoder else decoder),
     )
 
 

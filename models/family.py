@@ -7,6 +7,7 @@ from typing import Any
 from models.execution import Execution
 from models.parts.activations import POLICIES_WITH_EXPERTS, WITH_EXPERTS
 from models.parts.moe import layer as moe
+from models.parts.nested import changed
 from models.parts.transformer_config import MEANING_OF_BLOCKS, EncoderDecoderConfig
 from models.protocol import MakeModel
 from models.sharding.expert_layouts import searched
@@ -62,7 +63,7 @@ class Family:
 
     def notes(self, c: Any, execution: Execution) -> list[str]:
         """Returns the lines about a configuration's experts and its execution that a run prints when it starts."""
-        return moe.notes(c.moe, c.hidden_dim, execution) if getattr(c, "moe", None) else []
+        return moe.notes(c.moe, c.feed_forward.hidden_dim, execution) if getattr(c, "moe", None) else []
 
 
 def encoder_decoder(model: MakeModel, layouts: dict[str, Recipe], **fields: Any) -> Family:
@@ -83,12 +84,6 @@ def deterministic_encoder_decoder(c: EncoderDecoderConfig, lengths: Sequence[int
 
     Routing groups lie within rows, since rows are dealt out to microbatches.
     """
-    return dataclasses.replace(
-        c,
-        layers=4 * len(c.layer_group),
-        decoder_layers=0,
-        dropout=0.0,
-        hidden_dropout=0.0,
-        output_dropout=0.0,
-        moe=c.moe and c.moe.comparable(min(lengths)),
-    )
+    certain = {"dropout": 0.0, "feed_forward.dropout": 0.0, "decoder.source_dropout": 0.0}
+    depth = {"layers": 4 * len(c.layer_group), "decoder.layers": 0}
+    return changed(c, certain | depth | {"moe": c.moe and c.moe.comparable(min(lengths))})

@@ -26,7 +26,7 @@ from models.errors import UserError, exit_code, nearest
 from models.execution import Execution
 from models.sharding.layout import Layout
 from scripts import versions
-from trainers import xla_flags
+from trainers.runtime import xla_flags
 
 if typing.TYPE_CHECKING:
     from trainers.weights.source import Weights
@@ -166,7 +166,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     """Sets up JAX: a cache of compiled programs and, without accelerators, as many simulated devices as the layout has.
 
     Programs of a single CPU device run synchronously in the calling thread, so that its memory is reused
-    (trainers/host_memory.py). Must be called before JAX looks for devices; the devices of an accelerator are not changed.
+    (trainers/runtime/host_memory.py). Must be called before JAX looks for devices; the devices of an accelerator are not changed.
 
     Args:
       processes: how many processes share the layout's devices; each simulates its share of them.

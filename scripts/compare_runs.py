@@ -23,7 +23,7 @@ Curve = list[tuple[int, float]]  # (step, value), in order
 
 def curve(workdir: Path, metric: str) -> Curve:
     """Returns the values of a metric that a run logged; raises ConfigError with the nearest name if it logged none."""
-    from trainers import metrics
+    from trainers.monitoring import metrics
 
     if not (rows := metrics.read(workdir)):
         raise ConfigError(f"{workdir} is no run: it has no metrics.jsonl")

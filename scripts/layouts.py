@@ -49,8 +49,8 @@ def main() -> int:
     from configs import registry
     from models.families import family_of
     from models.sharding.layout import LayoutError
-    from trainers.programs import equality
-    from trainers.programs.collectives import KINDS
+    from trainers.hlo import equality
+    from trainers.hlo.collectives import KINDS
 
     jax.config.update("jax_enable_x64", True)
     chosen = [registry.load(name) for name in args.experiment or EXPERIMENTS]

@@ -26,9 +26,9 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from models.errors import nearest
 from scripts import cli
-from trainers.chips import USUAL, PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
 from trainers.pods import libtpu
 from trainers.pods.points import POINTS
+from trainers.runtime.chips import USUAL, PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
 
 
 def main() -> int:
@@ -36,7 +36,7 @@ def main() -> int:
     cli.add_experiment(parser, optional=True)
     parser.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
     parser.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/chips.py)")
+    parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/runtime/chips.py)")
     parser.add_argument("--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach")
     parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
     parser.add_argument(

@@ -32,7 +32,7 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
-    from trainers import metrics
+    from trainers.monitoring import metrics
     from trainers.weights import release
 
     print(release.write(args.workdir, args.to, step=args.step, scores=scores(args.workdir, metrics.read(args.workdir))))

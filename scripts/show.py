@@ -27,7 +27,7 @@ def main() -> int:
     if args.collectives:
         cli.use_devices(e.layout)
 
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     description = tables.describe(e)
     if args.collectives:

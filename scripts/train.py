@@ -1,6 +1,6 @@
 """Trains an experiment, or continues the run in its workdir.
 
-    python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.moe.experts 16
+    python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.moe.experts.count 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
 
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.

@@ -1,6 +1,6 @@
 """The training loop: batches, steps, logs, evaluations, saves and rewinds, until the run ends.
 
-All processes of a run go through it alike. What only watches is an observer (trainers/observer.py).
+All processes of a run go through it alike. What only watches is an observer (trainers/monitoring/observer.py).
 """
 
 import dataclasses
@@ -13,10 +13,10 @@ from data.reading.batches import Batches
 from models.protocol import Batch
 from trainers.checkpoints.manager import Checkpoints
 from trainers.evaluation.evaluator import Evaluator
-from trainers.metrics import Values, to_host
 from trainers.monitoring.corruption import Checker
+from trainers.monitoring.metrics import Values, to_host
+from trainers.monitoring.observer import EVALUATING, READING, SAVING, STEPPING, Logged, Observer
 from trainers.monitoring.spikes import AT_ONE_PLACE, Spikes
-from trainers.observer import EVALUATING, READING, SAVING, STEPPING, Logged, Observer
 from trainers.plan import Plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, Record
 from trainers.state import State

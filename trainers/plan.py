@@ -23,7 +23,8 @@ from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
 from models.sharding.pipelines.schedule import Schedule
-from trainers import adapt, optimizers
+from trainers import lora
+from trainers.optimizers import transforms
 from trainers.state import State, reordered
 
 PyTree = Any
@@ -56,7 +57,7 @@ class Plan:
     def apart(self) -> frozenset[str]:
         """Returns the projections whose adapters stay apart: those that are no experts'."""
         infos = describe(self.model)
-        return frozenset(info.name for info in infos if adapt.is_linear(info) and "expert" not in info.axes)
+        return frozenset(info.name for info in infos if lora.is_linear(info) and "expert" not in info.axes)
 
     @functools.cached_property
     def parameters(self) -> list[ParamInfo]:
@@ -90,11 +91,11 @@ class Plan:
 
     def optimizer_specs(self) -> dict[str, tuple[Any, PartitionSpec]]:
         """Returns (abstract array, PartitionSpec) of every array of the optimizer's state, by path."""
-        return optimizers.state_specs(self.state.optimizer, self.infos)
+        return transforms.state_specs(self.state.optimizer, self.infos)
 
     def learning_rate(self) -> optax.Schedule:
         """Returns the learning rate as a function of the steps whose update was finite."""
-        return optimizers.learning_rate(self.experiment.optimizer.schedule)
+        return transforms.learning_rate(self.experiment.optimizer.schedule)
 
     def split_trained(self, params: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
         """Splits parameters, or anything by their names, into (those that are trained, those that are not)."""
@@ -103,11 +104,11 @@ class Plan:
 
     def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as plain arrays, adapters merged."""
-        return adapt.merged(params, self.experiment.train.finetune.lora)
+        return lora.merged(params, self.experiment.train.finetune.lora)
 
     def in_place(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.adapt.in_place)."""
-        return adapt.in_place(params, self.experiment.train.finetune.lora, self.apart)
+        """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.lora.in_place)."""
+        return lora.in_place(params, self.experiment.train.finetune.lora, self.apart)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
@@ -165,13 +166,13 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     model = abstract_model(experiment, mesh)
     train = experiment.train
     infos = {i.name: dataclasses.replace(i, dtype=jnp.dtype(train.master_dtype)) for i in describe(model)}
-    infos |= adapt.adapters(infos, train.finetune.lora, experiment.model)
-    infos = dict(sorted(adapt.stored(infos, train.finetune.lora).items()))
-    trained = adapt.trained(infos, train.finetune)
+    infos |= lora.adapters(infos, train.finetune.lora, experiment.model)
+    infos = dict(sorted(lora.stored(infos, train.finetune.lora).items()))
+    trained = lora.trained(infos, train.finetune)
     statistics = frozenset(name for name in trained if infos[name].statistic)
     trained -= statistics
     changed = {name: info for name, info in infos.items() if name in trained}
-    tx = optimizers.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
+    tx = transforms.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
     plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics)
     state = _shapes(plan)
     shardings = None
@@ -181,7 +182,7 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
             step=everywhere,
             skipped=everywhere,
             params=jax.tree.map(lambda info: NamedSharding(mesh, info.spec()), infos),
-            optimizer=optimizers.state_shardings(state.optimizer, changed, mesh),
+            optimizer=transforms.state_shardings(state.optimizer, changed, mesh),
         )
     _check_rows(experiment, model)
     return dataclasses.replace(plan, state=state, shardings=shardings)
@@ -228,8 +229,8 @@ def _fresh(plan: Plan, key: jax.Array) -> State:
     scope = dataclasses.replace(plan.model.scope, mesh=None)
     params = to_params(family_of(e.model).model(e.model, key, scope))
     params = {name: x.astype(e.train.master_dtype) for name, x in params.items()}
-    params = adapt.quantized(params, {info.name: info for info in describe(plan.model)}, e.train.finetune.lora)
-    params |= adapt.create({k: i for k, i in plan.infos.items() if k.startswith(adapt.PREFIX)}, key)
+    params = lora.quantized(params, {info.name: info for info in describe(plan.model)}, e.train.finetune.lora)
+    params |= lora.create({k: i for k, i in plan.infos.items() if k.startswith(lora.PREFIX)}, key)
     zero = jnp.zeros((), jnp.int32)
     return State(step=zero, skipped=zero, params=params, optimizer=plan.tx.init(plan.split_trained(params)[0]))
 

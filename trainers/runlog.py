@@ -19,7 +19,7 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths
 from models.errors import UNSAVED, UserError, exit_code
-from trainers.processes import jax_settings, jointly, versions
+from trainers.runtime.processes import jax_settings, jointly, versions
 
 DONE, PREEMPTED, DIVERGED, CORRUPTED = 0, 75, 76, 77
 """Exit codes of a run, beside UNSAVED: finished; stopped by a signal or by the loss of a process, and the same command continues

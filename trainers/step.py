@@ -13,9 +13,9 @@ from models.parts.losses import Loss
 from models.protocol import Batch, Context
 from models.sharding.params import with_params
 from models.sharding.pipelines import one_f_one_b
-from trainers.chips import Options, compile_with, options_for
-from trainers.optimizers import optimized
+from trainers.optimizers.transforms import optimized
 from trainers.plan import Plan
+from trainers.runtime.chips import Options, compile_with, options_for
 from trainers.state import State
 
 Metrics = dict[str, jax.Array]

@@ -20,17 +20,18 @@ from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from models.errors import nearest
 from models.families import family_of
-from trainers import host_memory, metrics, processes, runlog, step
+from trainers import runlog, step
 from trainers.checkpoints.manager import Checkpoints, quiet_libraries
 from trainers.evaluation.evaluator import Evaluator, open_evaluator
 from trainers.loop import Loop
 from trainers.measure import mlperf_log
-from trainers.monitoring import stalls
+from trainers.monitoring import metrics, stalls
 from trainers.monitoring.corruption import Checker
 from trainers.monitoring.hosts import HostLog
 from trainers.monitoring.spikes import Spikes
 from trainers.plan import Plan, make_plan
 from trainers.runlog import DONE
+from trainers.runtime import host_memory, processes
 from trainers.weights import init_from
 
 

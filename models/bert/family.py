@@ -40,7 +40,7 @@ FAMILY = Family(
     policies=POLICIES,
     default_experiment=lambda c: _DEFAULT_EXPERIMENTS[type(c.head).__name__],
     deterministic=_deterministic,
-    semantic_fields=(*MEANING_OF_LM, "first_position"),
+    semantic_fields=(*MEANING_OF_LM, "positions.first"),
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

@@ -11,10 +11,11 @@ import jax.numpy as jnp
 
 from models.bert.config import BertConfig
 from models.parts import heads, transformer
+from models.parts.attention.config import Learned, Sinusoidal
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
-from models.parts.transformer import Block
+from models.parts.transformer import Block, Role
 from models.protocol import Batch, Classifies, Context, Staged
 from models.sharding.component import Component
 from models.sharding.params import stack_modules
@@ -29,13 +30,13 @@ class Bert(Staged, Classifies):
         self.c, self.scope = c, scope
         self.embedding = Embedding(c.vocab, m, k1, scope / "embedding", std=0.02)
         self.position_embedding = self._table(c.max_positions, k2, "position_embedding")
-        self.type_embedding = self._table(c.types, k3, "type_embedding")
-        self.embedding_norm = transformer.norm(c, scope / "embedding_norm") if c.embedding_norm else None
+        self.type_embedding = self._table(c.embedding.types, k3, "type_embedding")
+        self.embedding_norm = transformer.norm(c, scope / "embedding_norm") if c.embedding.norm else None
         if c.bare_first:  # a stack of one layer, which is run as the other one is
-            first = stack_modules(lambda k: Block(c, k, scope / "first", normed=False), jax.random.fold_in(k4, 1), 1)
+            first = stack_modules(lambda k: Block(c, k, scope / "first", Role(normed=False)), jax.random.fold_in(k4, 1), 1)
         self.first = first if c.bare_first else None
         self.encoder = stack_modules(lambda k: Block(c, k, scope / "encoder"), k4, c.layers - c.bare_first)
-        self.final_norm = None if c.order == "post" else transformer.norm(c, scope / "final_norm")
+        self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.head = heads.make(c, c.head, k5, scope / "head")
 
     def _table(self, rows: int, key: jax.Array, name: str) -> Embedding | None:
@@ -76,11 +77,12 @@ class Bert(Staged, Classifies):
         c, dtype = self.c, self.scope.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
-            x_BLM += self.position_embedding(batch["positions"] + c.first_position, dtype)
-        if c.positions == "sinusoidal":
+            first = c.positions.first if isinstance(c.positions, Learned) else 0
+            x_BLM += self.position_embedding(batch["positions"] + first, dtype)
+        if isinstance(c.positions, Sinusoidal):
             x_BLM += sinusoids(batch["positions"], c.model_dim, dtype)
         if self.type_embedding is not None:
-            types_BL = batch["types"] if "types" in batch and c.types > 1 else jnp.zeros_like(batch["tokens"])
+            types_BL = batch["types"] if "types" in batch and c.embedding.types > 1 else jnp.zeros_like(batch["tokens"])
             x_BLM += self.type_embedding(types_BL, dtype)
         if self.embedding_norm is not None:
             x_BLM = self.embedding_norm(x_BLM)
@@ -114,7 +116,7 @@ class Bert(Staged, Classifies):
         mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
         g = transformer.attention_inputs(self.c, batch["positions"], mask)
         numbers = context.numbers + (self.c.bare_first if before is None else before)
-        return transformer.run(blocks, x_BLM, g, context.key, transformer.kinds(self.c, numbers))
+        return transformer.run(blocks, x_BLM, g, context, transformer.layer_settings(self.c, numbers))[0]
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

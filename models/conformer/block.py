@@ -5,6 +5,7 @@ Padding never changes a result: it is zero before every convolution, no key of a
 B rows, S positions, M model, N heads, D size of a head, K taps.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -16,14 +17,16 @@ from jax.ad_checkpoint import checkpoint_name
 from models.conformer import config
 from models.conformer.config import ConformerConfig, ConformerLayer
 from models.parts.attention import blocks
+from models.parts.attention.config import Rotary
 from models.parts.attention.logits import scores
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import rotate, rotation
 from models.parts.convolution_1d import places
-from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, split_key
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project
 from models.parts.losses import Loss, zero_loss
-from models.parts.transformer import AttentionInputs, Block, Key
+from models.parts.transformer import AttentionInputs, Block
+from models.parts.transformer_config import Dense
 from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.params import normal, ones, param, scan, statistic, zeros
@@ -38,7 +41,7 @@ class ConformerBlock(nnx.Module):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.scope, self.rate = scope, c.dropout
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
-        ffn = functools.partial(FeedForward, c.model_dim, c.hidden_dim, activation="silu", bias=True)
+        ffn = functools.partial(FeedForward, c.model_dim, Dense(hidden_dim=c.hidden_dim, activation="silu", bias=True))
         self.ffn1_norm, self.ffn1 = norm(scope / "ffn1"), ffn(k1, scope / "ffn1")
         self.attention_norm = norm(scope / "attention")
         self.attention = RelativeAttention(c, layer, k2, scope / "attention")
@@ -46,15 +49,15 @@ class ConformerBlock(nnx.Module):
         self.ffn2_norm, self.ffn2 = norm(scope / "ffn2"), ffn(k4, scope / "ffn2")
         self.norm = norm(scope)
 
-    def __call__(self, x_BSM: jax.Array, g: AttentionInputs, key: Key, *, training: bool) -> tuple[jax.Array, Statistics]:
+    def __call__(self, x_BSM: jax.Array, g: AttentionInputs, context: Context) -> tuple[jax.Array, Statistics]:
         """Returns (y_BSM, the running statistics of a batch norm after this batch)."""
-        keys = iter(split_key(key, 6))
+        keys = iter(context.split(6))
         x_BSM = self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
-        x_BSM += 0.5 * dropout(self.ffn1(self.ffn1_norm(x_BSM), self.rate, next(keys)), self.rate, next(keys))
-        x_BSM += dropout(self.attention.attend(self.attention_norm(x_BSM), g), self.rate, next(keys))
-        y_BSM, statistics = self.conv(self.conv_norm(x_BSM), g.mask.segments_BL, training=training)
-        x_BSM += dropout(y_BSM, self.rate, next(keys))
-        x_BSM += 0.5 * dropout(self.ffn2(self.ffn2_norm(x_BSM), self.rate, next(keys)), self.rate, next(keys))
+        x_BSM += 0.5 * dropout(self.ffn1(self.ffn1_norm(x_BSM), self.rate, next(keys).key), self.rate, next(keys).key)
+        x_BSM += dropout(self.attention.attend(self.attention_norm(x_BSM), g), self.rate, next(keys).key)
+        y_BSM, statistics = self.conv(self.conv_norm(x_BSM), g.mask.segments_BL, training=context.training)
+        x_BSM += dropout(y_BSM, self.rate, next(keys).key)
+        x_BSM += 0.5 * dropout(self.ffn2(self.ffn2_norm(x_BSM), self.rate, next(keys).key), self.rate, next(keys).key)
         return self.norm(x_BSM), {f"conv.inner_norm.{name}": x for name, x in statistics.items()}
 
 
@@ -81,12 +84,11 @@ def run_blocks(
 
     def layer(x_BSM, inputs, g: AttentionInputs):
         block, key = inputs
-        if isinstance(block, ConformerBlock):
-            return block(x_BSM, g, key, training=context.training)
-        return block(x_BSM, g, None, key)[0], {}
+        of_layer = dataclasses.replace(context, key=key)
+        return block(x_BSM, g, of_layer) if isinstance(block, ConformerBlock) else (block(x_BSM, g, of_layer)[0], {})
 
     turns = isinstance(c.layer, ConformerLayer) and c.layer.positions in ("rotary", "rotary_input")
-    rotated = rotation(places(segments_BS), c.head_dim, 10_000.0) if turns else None
+    rotated = rotation(places(segments_BS), c.head_dim, Rotary()) if turns else None
     g = AttentionInputs(AttentionMask.for_rows(segments_BS, segments_BS), rotated)
     x_BSM, statistics = scan(layer, x_BSM, (stack, context.key), g, scope=scope)
     zero = zero_loss(x_BSM.dtype)
@@ -98,7 +100,7 @@ class RelativeAttention(Attention):
     for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head."""
 
     def __init__(self, c: ConformerConfig, layer: ConformerLayer, key: jax.Array, scope: Component):
-        super().__init__(c.model_dim, c.heads, c.head_dim, key, scope, bias=True)
+        super().__init__(c.transformer, key, scope)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
         self.relative, self.turns_input = layer.positions == "relative", layer.positions == "rotary_input"
         if self.relative:

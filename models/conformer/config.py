@@ -3,8 +3,9 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
+from models.parts.attention.config import GroupedQuery
 from models.parts.numbers import check_epsilon, check_finite
-from models.parts.transformer_config import BlockConfig, check_dropout
+from models.parts.transformer_config import BlockConfig, Dense, NormConfig, check_dropout
 
 # wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
 WAVE = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
@@ -242,21 +243,14 @@ class ConformerConfig:
     @property
     def transformer(self) -> BlockConfig:
         """The layers' settings as those of a Transformer."""
+        order = self.layer.order if isinstance(self.layer, TransformerLayer) else "pre"
         return BlockConfig(
             model_dim=self.model_dim,
-            hidden_dim=self.hidden_dim,
-            heads=self.heads,
-            head_dim=self.head_dim,
-            positions="none",
-            norm="layer",
-            norm_bias=True,
-            norm_eps=self.norm_eps,
-            order=self.layer.order if isinstance(self.layer, TransformerLayer) else "pre",
-            activation="gelu",
-            attention_bias=True,
-            ffn_bias=True,
+            attention=GroupedQuery(heads=self.heads, head_dim=self.head_dim, biases="qkvo"),
+            positions=None,
+            feed_forward=Dense(hidden_dim=self.hidden_dim, activation="gelu", bias=True, dropout=self.dropout),
+            norm=NormConfig(kind="layer", bias=True, eps=self.norm_eps, order=order),
             dropout=self.dropout,
-            hidden_dropout=self.dropout,
         )
 
     @property

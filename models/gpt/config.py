@@ -3,6 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
+from models.parts.attention.config import Learned, RelativeBuckets
 from models.parts.transformer_config import LmConfig, StackConfig
 
 Dialect = Literal[
@@ -33,8 +34,6 @@ class GptConfig(StackConfig, LmConfig):
     configs/gpt_experts.py those with experts. All of them are settings of the inherited fields.
 
     Attributes:
-      leading_layers: of `layers`, the first, which are dense before a stack of units with mixtures (DeepSeek-V3: 3). They run
-        where the embedding does, so that pipeline stages are equal.
       prefix: what a text begins with and is not predicted (a batch's `loss_weights` is 0; in generation the prompt) sees all of
         itself, not only what stands before: a prefix LM (T5, arXiv 1910.10683, section 3.2.1). Rows without `loss_weights` are
         causal throughout.
@@ -44,29 +43,22 @@ class GptConfig(StackConfig, LmConfig):
 
     family: ClassVar[str] = "gpt"
 
-    leading_layers: int = 0
     prefix: bool = False
     dialect: Dialect = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.leading_layers and self.moe is None:
-            raise ValueError(f"leading_layers={self.leading_layers}: a dense model's layers are all alike; nearest is 0")
-        if self.prefix and self.positions == "relative":
-            raise ValueError("prefix=True: with positions='relative' there is no such model here; nearest is 'rotary'")
-        if self.prefix and any(kind.window for kind in self.kinds):
-            raise ValueError("prefix=True: a window would hide the prefix; nearest is prefix=False, or kinds without windows")
-
-    @property
-    def repeated(self) -> int:
-        """Layers of the stack of equal units."""
-        return self.layers - self.leading_layers
+        if isinstance(self.positions, Learned) and self.positions.first:
+            raise ValueError(f"positions.first={self.positions.first}: a decoder's rows begin at the table's; nearest is 0")
+        if self.prefix and isinstance(self.positions, RelativeBuckets):
+            raise ValueError("prefix=True: with positions=RelativeBuckets there is no such model here; nearest is Rotary")
+        if self.prefix and any(layer.window for layer in self.attention.pattern):
+            raise ValueError("prefix=True: a window would hide the prefix; nearest is prefix=False, or a pattern without windows")
 
     def tiny(self) -> "GptConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        leading = min(self.leading_layers, 1)
-        fields = self.shrunk() | dict(leading_layers=leading, moe=self.moe and self.moe.shrunk(32))
-        return dataclasses.replace(self, **fields | dict(layers=leading + 4))
+        moe = self.moe and dataclasses.replace(self.moe.shrunk(32), leading=min(self.moe.leading, 1))
+        return dataclasses.replace(self, **self.shrunk() | dict(layers=4 + (moe.leading if moe else 0), moe=moe))
 
 
 CONFIG = GptConfig

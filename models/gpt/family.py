@@ -13,22 +13,23 @@ from models.parts.transformer_config import MEANING_OF_LM
 from models.sharding.layouts import Recipe
 
 MEANING_OF_MIXTURES = (
-    "latent",
-    "sparse_first",
-    "moe.gating",
-    "moe.choices",
-    "moe.norm_topk",
-    "moe.score",
-    "moe.expert_groups",
-    "moe.chosen_groups",
-    "moe.gate_scale",
-    "moe.activation",
+    "attention.class",
+    "attention.interleaved",
+    "attention.norm_eps",
+    "moe.first",
+    "moe.router.class",
+    "moe.router.choices",
+    "moe.router.normalized",
+    "moe.router.score",
+    "moe.router.groups",
+    "moe.router.scale",
+    "moe.experts.activation",
 )
 
 
 def deterministic(c: GptConfig, lengths: Sequence[int]) -> GptConfig:
     """Returns the configuration with nothing random; see Family.deterministic. Routing groups lie within rows."""
-    layers = c.leading_layers + 4 * len(c.layer_group)
+    layers = c.layers - c.repeated + 4 * len(c.layer_group)
     return dataclasses.replace(c, layers=layers, dropout=0.0, moe=c.moe and c.moe.comparable(min(lengths)))
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
 from models.interchange import Conversion, Entry, GgufFiles, InterchangeError, Part, Shape
-from models.parts.attention.config import Rotary
+from models.parts.attention.config import Llama3, Rotary
 
 _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 _ORIGINAL = "original_max_position_embeddings"
@@ -175,7 +175,7 @@ class _Gguf(GgufFiles[GptConfig]):
         """Returns the entries of all tensors but those that `read_config` reads; experts are apart, as in old files."""
         row = ARCHITECTURES[architecture]
         names = gguf.get_tensor_name_map(_ARCHS[architecture], 1)
-        pairs = {"q": c.heads, "k": c.groups} if row.permuted else {}
+        pairs = {"q": c.attention.heads, "k": c.attention.groups} if row.permuted else {}
         mapped: list[Entry] = []
         for entry in (piece for whole in HUGGING_FACE.entries(c) for piece in _apart(whole)):
             theirs = entry.theirs.replace("{layer}", "0").replace(".{expert}", "")
@@ -301,10 +301,10 @@ def _longrope(long: list[float], short: list[float], original: int, amplitude: f
 
 def _by_factors(factors: list[float], base: float, turned: int, longest: int) -> dict[str, Any] | None:
     """Returns the settings of Llama 3.1's or 3.2's rates where these factors make them, else rates with these very factors."""
-    plain = Rotary().rates(turned, base)
+    plain = Rotary(base=base).rates(turned)
     for factor in (1.0, 8.0, 32.0):
-        known = Rotary(scaling="llama3", factor=factor, original=8192)
-        wanted = [rate / stretched for rate, stretched in zip(plain, known.rates(turned, base), strict=True)]
+        known = Rotary(base=base, scaling=Llama3(factor=factor, original=8192))
+        wanted = [rate / stretched for rate, stretched in zip(plain, known.rates(turned), strict=True)]
         if len(factors) == len(wanted) and np.allclose(factors, wanted, rtol=1e-5, atol=0):
             llama3 = {"rope_type": "llama3", "low_freq_factor": 1.0, "high_freq_factor": 4.0, _ORIGINAL: 8192}
             return None if factor == 1.0 else llama3 | {"factor": factor}

@@ -12,15 +12,16 @@ from flax import nnx
 
 from models.gpt.config import GptConfig
 from models.parts import preferences, transformer
+from models.parts.attention.config import Sinusoidal
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss, run_groups
+from models.parts.layer_group import LayerGroup, routers_loss
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks
 from models.parts.moe.layer import check_groups
 from models.parts.preferences import preference_loss
-from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Statistics
+from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Role
 from models.protocol import Batch, ChecksRows, Context, ContinuesText, HasOutputs
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules, zeros
@@ -32,8 +33,8 @@ class Softmax(nnx.Module):
     def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
         self.scope = scope
         init = normal(c.model_dim**-0.5)
-        self.weight = None if c.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, scope)
-        self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.softmax_bias else None
+        self.weight = None if c.output.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, scope)
+        self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.output.bias else None
 
 
 class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
@@ -48,15 +49,13 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
             Embedding(c.max_positions, c.model_dim, k2, inner, std=0.02, axis="positions") if c.max_positions else None
         )
         self.leading = (
-            stack_modules(lambda k: Block(c, k, scope / "leading"), jax.random.fold_in(k3, 0), c.leading_layers)
-            if c.leading_layers
-            else None
+            stack_modules(lambda k: Block(c, k, scope / "leading"), jax.random.fold_in(k3, 0), c.leading) if c.leading else None
         )
         if c.moe is None:
             self.decoder = stack_modules(lambda k: Block(c, k, scope / "decoder"), k3, c.layers)
         else:
-            self.decoder = stack_modules(lambda k: LayerGroup(c, k, scope / "decoder", causal=True), k3, c.layer_groups)
-        self.final_norm = None if c.order == "post" else transformer.norm(c, scope / "final_norm")
+            self.decoder = stack_modules(lambda k: LayerGroup(c, k, scope / "decoder", Role(causal=True)), k3, c.layer_groups)
+        self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.softmax = Softmax(c, k4, scope / "softmax")
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -98,13 +97,16 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
             return self.embed_tokens(tokens_BL, positions_BL, context.key)
         embedding, layers = context.split(2)
         x_BLM = self.embed_tokens(tokens_BL, positions_BL, embedding.key)
-        return self._run(self.leading, x_BLM, self._arranged(batch), layers.for_layers(self.c.leading_layers))[0]
+        context = layers.for_layers(self.c.leading)
+        settings = self._layer_settings(self.leading, context.numbers)
+        return transformer.run(self.leading, x_BLM, self._arranged(batch), context, settings)[0]
 
     def apply_layers(
         self, blocks: Block | LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
         """Runs some of the layers; see Staged."""
-        x_BLM, statistics = self._run(blocks, x_BLM, self._arranged(batch), context)
+        settings = self._layer_settings(blocks, context.numbers)
+        x_BLM, statistics = transformer.run(blocks, x_BLM, self._arranged(batch), context, settings)
         return x_BLM, routers_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -114,9 +116,9 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         if preferences.NEEDED in batch:
             logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
             segments_BL, c = arrange(batch["segments"], self.scope), self.c
-            return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.label_smoothing)
+            return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.output.label_smoothing)
         return token_loss_in_chunks(
-            self.output_logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.label_smoothing, self.scope
+            self.output_logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.output.label_smoothing, self.scope
         )
 
     def totals(self, batch: Batch) -> Totals:
@@ -149,21 +151,12 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         g = transformer.attention_inputs(self.c, positions_BL, mask, reach_BL)
         return g if self.c.moe is None else dataclasses.replace(g, real_BL=segments_BL > 0)
 
-    def _run(
-        self, layers: Block | LayerGroup, x_BLM: jax.Array, g: AttentionInputs, context: Context
-    ) -> tuple[jax.Array, Statistics]:
-        """Runs some of the layers of a stack; returns (the last one's output, statistics of mixtures)."""
-        kinds = self._kinds(layers, context.numbers)
-        if isinstance(layers, LayerGroup):
-            return run_groups(layers, x_BLM, g, context.key, self.scope / self.stack_name, kinds)
-        return transformer.run(layers, x_BLM, g, context.key, kinds), {}
-
-    def _kinds(self, layers: Block | LayerGroup, numbers: jax.Array) -> LayerSettings | None:
-        """Returns the kinds of layers, or of units those of their layers along a second axis, by their numbers in the stack."""
+    def _layer_settings(self, layers: Block | LayerGroup, numbers: jax.Array) -> LayerSettings | None:
+        """Returns the settings of layers, or along a second axis those of groups' layers, by their numbers in the stack."""
         if isinstance(layers, LayerGroup):
             own = jnp.arange(len(self.c.layer_group))
-            numbers = self.c.leading_layers + numbers[:, None] * len(self.c.layer_group) + own
-        return transformer.kinds(self.c, numbers)
+            numbers = self.c.leading + numbers[:, None] * len(self.c.layer_group) + own
+        return transformer.layer_settings(self.c, numbers)
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         """Returns the first layer's input [B, L, M]; see Decoder."""
@@ -171,7 +164,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         x_BLM = self.embedding(ids_BL, dtype)
         if self.c.embedding_scale != 1:
             x_BLM *= jnp.asarray(self.c.embedding_scale, dtype)
-        if self.c.positions == "sinusoidal":
+        if isinstance(self.c.positions, Sinusoidal):
             x_BLM += sinusoids(positions_BL, self.c.model_dim, dtype)
         elif self.position_embedding is not None:
             x_BLM += self.position_embedding(positions_BL, dtype)
@@ -185,7 +178,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
             w_MV, scope = self.embedding.table[...].T, self.embedding.scope
         else:
             w_MV, scope = self.softmax.weight[...], self.softmax.scope
-        return transformer.logits(x_BLM, w_MV, scope, bias=self.softmax.bias, cap=self.c.softmax_cap)
+        return transformer.logits(x_BLM, w_MV, scope, bias=self.softmax.bias, cap=self.c.output.cap)
 
     # --- generation ---
 
@@ -215,8 +208,8 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
 
         layers = []
         for layer_stack in self.stacks:
-            kinds = self._kinds(layer_stack, jnp.arange(depth(layer_stack)))
-            x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, kinds)
+            settings = self._layer_settings(layer_stack, jnp.arange(depth(layer_stack)))
+            x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, settings)
             layers += [LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
         return Cache(self.blocks, layers, slots, last_B, jnp.ones(rows, bool))

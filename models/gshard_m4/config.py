@@ -3,7 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.transformer_config import EncoderDecoderConfig, Positions
+from models.parts.attention.config import GroupedQuery, Sinusoidal
+from models.parts.transformer_config import Dense, EncoderDecoderConfig, TokenLoss, WithoutTable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,7 @@ class GShardM4Config(EncoderDecoderConfig):
     Attributes:
       source_vocab, target_vocab: ids of the two sides' token embeddings; the second also classes of the output logits.
       layers: encoder plus decoder layers, half each (the L of MoE(2048E, 36L)).
-      label_smoothing: Lingvo's 0.1; not in the paper.
+      loss: Lingvo's label smoothing of 0.1 is not in the paper.
       dropout: on embeddings, sub-layer outputs and attention probabilities (A.2); inside experts none (Lingvo).
     """
 
@@ -26,11 +27,10 @@ class GShardM4Config(EncoderDecoderConfig):
     target_vocab: int = 32_000
     layers: int = 12
     model_dim: int = 1024
-    hidden_dim: int = 8192
-    heads: int = 16
-    head_dim: int = 128
-    positions: Positions = "sinusoidal"
-    label_smoothing: float = 0.1
+    attention: GroupedQuery = GroupedQuery(heads=16, head_dim=128)
+    feed_forward: Dense = Dense(hidden_dim=8192)
+    positions: WithoutTable = Sinusoidal()
+    loss: TokenLoss = TokenLoss(label_smoothing=0.1)
     dropout: float = 0.1
 
     def tiny(self) -> "GShardM4Config":

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from models.gshard_m4.config import GShardM4Config
 from models.parts import transformer
+from models.parts.attention.config import Sinusoidal
 from models.parts.encoder_decoder import EncoderDecoder
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.transformer import Key
@@ -53,7 +54,7 @@ class GShardM4(EncoderDecoder):
 
     def _embed(self, table: Embedding, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
         x_BLM = table(ids_BL, self.scope.dtype)
-        if self.c.positions == "sinusoidal":
+        if isinstance(self.c.positions, Sinusoidal):
             x_BLM += sinusoids(positions_BL, self.c.model_dim, x_BLM.dtype)
         return dropout(x_BLM, self.c.dropout, key)
 

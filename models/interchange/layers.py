@@ -25,26 +25,26 @@ def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, **p
       cross: whether they attend to another stack's output too; otherwise the names for it are passed over.
       places: as of Entry.
     """
-    m, n, d, h = c.model_dim, c.heads, c.head_dim, c.hidden_dim
-    keys: Shape = (m, c.groups, d)
+    m, n, d, h = c.model_dim, c.attention.heads, c.attention.head_dim, c.feed_forward.hidden_dim
+    keys: Shape = (m, c.attention.groups, d)
     shapes = {"q": (m, n, d), "k": keys, "v": keys, "o": (n, d, m), "wi": (m, h), "wg": (m, h), "wo": (h, m)}
-    out: bool = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
-    biases: dict[str, bool] = {"q": c.attention_bias, "k": c.attention_bias and c.key_bias, "v": c.attention_bias, "o": out}
-    biases |= dict.fromkeys(("wi", "wg", "wo"), bool(c.ffn_bias))
+    biased = getattr(c.attention, "biases", "")
+    biases: dict[str, bool] = {projection: projection in biased for projection in "qkvo"}
+    biases |= dict.fromkeys(("wi", "wg", "wo"), bool(c.feed_forward.bias))
     moe = getattr(c, "moe", None)
     if moe is not None:
-        shapes["router"], biases["router"] = (m, moe.experts), False
+        shapes["router"], biases["router"] = (m, moe.experts.count), False
     mapped: list[Entry] = []
     for theirs, parts in names.items():
         parts = (parts,) if isinstance(parts, str) else parts
         if parts[0].startswith("cross") and not cross:
             continue
         if parts[0].endswith("norm"):
-            mapped += norm(f"{at}{theirs}", f"{ours}.{parts[0]}", m, bias=c.norm_bias, **places)
+            mapped += norm(f"{at}{theirs}", f"{ours}.{parts[0]}", m, bias=c.norm.bias, **places)
             continue
         kinds = [part.rpartition(".")[2] for part in parts]
         projections = [(f"{ours}.{part}", shapes[kind]) for part, kind in zip(parts, kinds, strict=True)]
-        experts = {"experts": moe.experts} if moe is not None and "{expert}" in theirs else {}
+        experts = {"experts": moe.experts.count} if moe is not None and "{expert}" in theirs else {}
         inputs = 2 if kinds == ["o"] else 1
         mapped += fused(f"{at}{theirs}", *projections, inputs=inputs, bias=biases[kinds[0]], **places, **experts)
     return mapped

@@ -2,7 +2,7 @@
 
     SETTINGS = (
         Setting("num_hidden_layers", "layers", int),
-        Setting("hidden_act", "activation", Activation, "gelu"),
+        Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
         also("attention_dropout", "dropout"),
         fixed("scale_embedding", True),
     )
@@ -13,12 +13,12 @@
 import dataclasses
 import json
 import re
-import typing
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from models.errors import nearest, shortened
 from models.interchange.tensors import InterchangeError
+from models.parts.nested import changed
 
 Fields = dict[str, Any]  # values of our fields by their dotted paths
 Settings = Mapping[str, Any]  # a config.json
@@ -39,24 +39,24 @@ _MOST, _MOST_PARTS = 2**31 - 1, 2**14
 
 # The fields of layers as most released models have them; those of others say what differs.
 STANDARD: Fields = {
-    "norm": "layer",
-    "norm_bias": True,
-    "gated": False,
-    "attention_bias": True,
-    "key_bias": True,
-    "output_bias": "same",
-    "ffn_bias": True,
-    "qk_norm": False,
-    "sinks": False,
-    "attention_scale": True,
-    "attention_scalar": 0.0,
-    "per_dim_scale": False,
-    "logit_cap": 0.0,
-    "kinds": (),
-    "latent": None,
+    "norm.kind": "layer",
+    "norm.bias": True,
+    "feed_forward.gated": False,
+    "feed_forward.bias": True,
+    "attention.class": lambda c: "GroupedQuery",
+    "attention.biases": "qkvo",
+    "attention.qk_norm": None,
+    "attention.sinks": False,
+    "attention.scale_dim": 0.0,
+    "attention.per_dim_scale": False,
+    "attention.logit_cap": 0.0,
+    "attention.pattern": (),
 }
 # Those of models whose heads `head_count` or `stacks` reads.
-MULTI_HEAD: Fields = STANDARD | {"groups": lambda c: c.heads, "head_dim": lambda c: c.model_dim // c.heads}
+MULTI_HEAD: Fields = STANDARD | {
+    "attention.groups": lambda c: c.attention.heads,
+    "attention.head_dim": lambda c: c.model_dim // c.attention.heads,
+}
 
 
 def without(fields: Fields, *paths: str) -> Fields:
@@ -120,9 +120,10 @@ def write_activation(ours: str) -> str:
 
 
 def value_at(config: Any, path: str) -> Any:
-    """Returns the field or property of a configuration at a dotted path; raises InterchangeError where it lies below None."""
+    """Returns the field or property of a configuration at a dotted path, of which "class" is the name of a union's class; None
+    where its class has no such field. Raises InterchangeError where it lies below None."""
     head, _, inner = path.partition(".")
-    value = getattr(config, head)
+    value = type(config).__name__ if head == "class" else getattr(config, head, None)
     if inner and value is None:
         raise InterchangeError(f"no such model of Hugging Face is like this model, which has {head}=None")
     return value_at(value, inner) if inner else value
@@ -138,35 +139,6 @@ def demand(config: Any, target: str, needs: Fields) -> None:
     wrong = [f"{k}={value!r} (it has {v!r})" for k, v in wanted.items() if (value := value_at(config, k)) != v]
     if wrong:
         raise InterchangeError(f"no {target} of Hugging Face is like this model: {', '.join(wrong)}")
-
-
-def assembled(target: Any, fields: Fields) -> Any:
-    """Returns a configuration of these fields.
-
-    Args:
-      target: a class, or a configuration that has the fields which are left out.
-      fields: values by dotted path. What lies below another path replaces fields of its value, which may be a class; without
-        one it is made of the default, or of the class that the field is declared with.
-    """
-    own = {path: value for path, value in fields.items() if "." not in path}
-    inner: dict[str, Fields] = {}
-    for path, value in fields.items():
-        head, dot, path_inside = path.partition(".")
-        if dot:
-            inner.setdefault(head, {})[path_inside] = value
-    for head, values in inner.items():
-        own[head] = assembled(own[head] if head in own else _initial(target, head), values)
-    return target(**own) if isinstance(target, type) else dataclasses.replace(target, **own)
-
-
-def _initial(target: Any, name: str) -> Any:
-    """Returns a field's value in `target`, or, if that is a class, its default or declared class."""
-    if not isinstance(target, type):
-        return getattr(target, name)
-    field = target.__dataclass_fields__[name]
-    if field.default is not dataclasses.MISSING:
-        return field.default
-    return typing.get_type_hints(target)[name] if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
 # --- rows ---
@@ -283,13 +255,13 @@ def head_count(key: str, width: str, default: Any = _REQUIRED, default_width: An
     def read(theirs: Settings) -> Fields:
         return _divided(width, setting(theirs, width, int, default_width), key, setting(theirs, key, int, default))
 
-    return Row(read, lambda c: {key: c.heads}, {} if default is _REQUIRED else {key: default})
+    return Row(read, lambda c: {key: c.attention.heads}, {} if default is _REQUIRED else {key: default})
 
 
 def _divided(width_key: str, width: int, key: str, heads: int) -> Fields:
     if heads < 1 or width % heads:
         raise InterchangeError(f"config.json: {width_key}={width} is no multiple of {key}={heads}")
-    return {"heads": heads, "head_dim": width // heads}
+    return {"attention.heads": heads, "attention.head_dim": width // heads}
 
 
 def stacks(width: str, *, same_depth: bool) -> Row:
@@ -303,17 +275,17 @@ def stacks(width: str, *, same_depth: bool) -> Row:
     def read(theirs: Settings) -> Fields:
         heads = same_in_both(theirs, "attention_heads")
         fields = _divided(width, setting(theirs, width, int), "encoder_attention_heads", heads)
-        fields["hidden_dim"] = same_in_both(theirs, "ffn_dim")
+        fields["feed_forward.hidden_dim"] = same_in_both(theirs, "ffn_dim")
         if same_depth:
             return fields | {"layers": 2 * same_in_both(theirs, "layers")}
         encoder, decoder = (setting(theirs, f"{side}_layers", int) for side in ("encoder", "decoder"))
-        return fields | {"layers": encoder + decoder, "decoder_layers": 0 if encoder == decoder else decoder}
+        return fields | {"layers": encoder + decoder, "decoder.layers": 0 if encoder == decoder else decoder}
 
     def write(c: Any) -> dict[str, Any]:
         settings: dict[str, Any] = {}
         for side, groups in (("encoder", c.encoder_groups), ("decoder", c.decoder_groups)):
             settings[f"{side}_layers"] = groups * len(c.layer_group)
-            settings |= {f"{side}_ffn_dim": c.hidden_dim, f"{side}_attention_heads": c.heads}
+            settings |= {f"{side}_ffn_dim": c.feed_forward.hidden_dim, f"{side}_attention_heads": c.attention.heads}
         return settings
 
     return Row(read, write)
@@ -396,7 +368,7 @@ class ModelType:
         fields = self.initial | {path: value for path, value in self.fields.items() if not callable(value)}
         for row in self.rows:
             fields |= row.read(theirs)
-        return assembled(self.config, fields)
+        return changed(self.config, fields)
 
     def write(self, config: Any) -> dict[str, Any]:
         """Returns the settings of a configuration.

@@ -3,7 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.transformer_config import EncoderDecoderConfig, Norm, Positions
+from models.parts.attention.config import Sinusoidal
+from models.parts.nested import changed
+from models.parts.transformer_config import DecoderConfig, EncoderDecoderConfig, NormConfig, TokenLoss, WithoutTable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -19,20 +21,15 @@ class M2M100Config(EncoderDecoderConfig):
     vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(("source_vocabulary", "target_vocabulary"), "vocab")
 
     vocab: int
-    positions: Positions = "sinusoidal"
-    norm: Norm = "layer"
-    norm_bias: bool = True
-    norm_eps: float = 1e-5
-    attention_bias: bool = True
-    ffn_bias: bool = True
+    positions: WithoutTable = Sinusoidal()
+    norm: NormConfig = NormConfig(kind="layer", bias=True, eps=1e-5)
+    decoder: DecoderConfig = DecoderConfig(start_id=2)
+    loss: TokenLoss = TokenLoss(label_smoothing=0.1)
     dropout: float = 0.1
-    label_smoothing: float = 0.1
-    sparse_every: int = 4
-    start_id: int = 2
 
     def tiny(self) -> "M2M100Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        return dataclasses.replace(self, **self.shrunk() | dict(vocab=64, head_dim=4))
+        return changed(self, self.shrunk() | {"vocab": 64, "attention.head_dim": 4})
 
 
 CONFIG = M2M100Config

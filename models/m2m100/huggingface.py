@@ -20,6 +20,7 @@ from models.interchange.settings import (
 )
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
+from models.parts.attention.config import Sinusoidal
 from models.parts.moe.config import MoeConfig
 
 _TABLE, _OUTPUT = "model.shared.weight", "lm_head.weight"
@@ -29,18 +30,18 @@ _ROWS = (
     constant("is_encoder_decoder", True),
     Setting("vocab_size", "vocab", int),
     Setting("d_model", "model_dim", int),
-    Setting("activation_function", "activation", Activation, "relu"),
+    Setting("activation_function", "feed_forward.activation", Activation, "relu"),
     Setting("dropout", "dropout", float, 0.1),
     also("attention_dropout", "dropout"),
-    Setting("activation_dropout", "hidden_dropout", float, 0.0),
+    Setting("activation_dropout", "feed_forward.dropout", float, 0.0),
     fixed("scale_embedding", True),
     allowed("tie_word_embeddings", True),
-    Setting("decoder_start_token_id", "start_id", int, 2),
+    Setting("decoder_start_token_id", "decoder.start_id", int, 2),
     fixed("pad_token_id", 1),
     constant("eos_token_id", 2),
     stacks("d_model", same_depth=True),
 )
-_FIELDS: Fields = MULTI_HEAD | {"order": "pre", "norm_eps": 1e-5, "positions": "sinusoidal", "decoder_layers": 0}
+_FIELDS: Fields = MULTI_HEAD | {"norm.order": "pre", "norm.eps": 1e-5, "positions": Sinusoidal(), "decoder.layers": 0}
 _M2M100 = ModelType(
     null_is_default=True,
     config=M2M100Config,
@@ -52,7 +53,7 @@ _M2M100 = ModelType(
 
 
 def _read_sparse_step(theirs: Settings) -> Fields:
-    return {"sparse_every": same_in_both(theirs, "sparse_step")}
+    return {"moe.every": same_in_both(theirs, "sparse_step")}
 
 
 _NLLB_MOE = ModelType(
@@ -62,20 +63,20 @@ _NLLB_MOE = ModelType(
     architectures=("NllbMoeForConditionalGeneration",),
     # In evaluation our models drop no token, as `transformers` with a capacity of all tokens; with one of -1 it drops those
     # behind `expert_capacity` of a whole batch.
-    fields=_FIELDS | {"moe.gating": "top2", "moe.eval_capacity_factor": 0.0},
+    fields=_FIELDS | {"moe.router.class": lambda c: "Top2", "moe.capacity.eval_factor": 0.0},
     initial={"moe": MoeConfig, "moe.group_size": _GROUP},
     rows=(
         *_ROWS,
-        Setting("num_experts", "moe.experts", int, 128),
-        Row(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.sparse_every for side in ("encoder", "decoder")}),
+        Setting("num_experts", "moe.experts.count", int, 128),
+        Row(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.moe.every for side in ("encoder", "decoder")}),
         fixed("router_bias", False),
         fixed("router_dtype", "float32"),
-        choice("second_expert_policy", "moe.second_expert_threshold", {"all": 0.0, "random": 0.5}, "all"),
+        choice("second_expert_policy", "moe.router.second_threshold", {"all": 0.0, "random": 0.5}, "all"),
         fixed("normalize_router_prob_before_dropping", False),
         fixed("moe_eval_capacity_token_fraction", 1.0),
-        Setting("moe_token_dropout", "moe.token_dropout", float, 0.2),
-        Setting("router_aux_loss_coef", "moe.balance_weight", float, 0.001),
-        Setting("router_z_loss_coef", "moe.z_weight", float, 0.001),
+        Setting("moe_token_dropout", "moe.experts.token_dropout", float, 0.2),
+        Setting("router_aux_loss_coef", "moe.losses.balance_weight", float, 0.001),
+        Setting("router_z_loss_coef", "moe.losses.z_weight", float, 0.001),
     ),
 )
 

@@ -7,6 +7,7 @@ norms and biases, sinusoidal positions. A source begins with the token of its la
 import jax
 
 from models.m2m100.config import M2M100Config
+from models.parts.attention.config import Sinusoidal
 from models.parts.encoder_decoder import EncoderDecoder
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.transformer import Key
@@ -30,6 +31,6 @@ class M2M100(EncoderDecoder):
         """Returns the first layer's input [B, L, M] of either stack; see Decoder."""
         m, dtype = self.c.model_dim, self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype) * m**0.5
-        if self.c.positions == "sinusoidal":
+        if isinstance(self.c.positions, Sinusoidal):
             x_BLM += sinusoids(positions_BL + FIRST_POSITION, m, dtype)
         return dropout(x_BLM, self.c.dropout, key)

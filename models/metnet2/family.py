@@ -8,5 +8,5 @@ FAMILY = Family(
     model=MetNet2,
     layouts=LAYOUTS,
     default_experiment=lambda c: "metnet2.quickstart",
-    semantic_fields=("dilations", "bin_width", "edges", "upsampling"),
+    semantic_fields=("context.dilations", "bins.width", "bins.lower_edges", "detail.upsampling"),
 )

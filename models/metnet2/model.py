@@ -86,11 +86,11 @@ class ContextStack(nnx.Module):
     """A residual block for each dilation."""
 
     def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
-        self.dilations = c.dilations
-        for dilation, k in zip(c.dilations, jax.random.split(key, len(c.dilations)), strict=True):
+        self.dilations = c.context.dilations
+        for dilation, k in zip(c.context.dilations, jax.random.split(key, len(c.context.dilations)), strict=True):
             name = f"dilation_{dilation}"
-            depth = c.stacks * len(c.dilations)
-            setattr(self, name, Block(c, c.context_dim, dilation, depth, k, scope / name))
+            depth = c.context.stacks * len(c.context.dilations)
+            setattr(self, name, Block(c, c.context.dim, dilation, depth, k, scope / name))
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         for dilation in self.dilations:
@@ -134,19 +134,19 @@ class MetNet2(nnx.Module, HasOutputs):
     def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
         keys = jax.random.split(key, 9)
         self.c, self.scope = c, scope
-        points = c.upsample**2 if c.upsampling == "subpixel" else 1
+        points = c.detail.upsample**2 if c.detail.upsampling == "subpixel" else 1
         back: Any = {"names": ("channels", "in_channels"), "act": "act_embed"}  # from inner channels to a residual stream
         detail, head = scope / "detail", scope / "head"
         self.lead = LeadTime(c, keys[0], scope / "lead")
         self.frames = Frames(c, keys[1], scope / "frames")
-        self.widen = Pointwise(c.frame_dim, c.context_dim, keys[2], scope / "widen", **back)
+        self.widen = Pointwise(c.frame_dim, c.context.dim, keys[2], scope / "widen", **back)
         given: Any = back | {"names": ("frame_channels", "in_channels")}
         told = c.channels + c.masks
-        self.ahead = Pointwise(told, c.context_dim, keys[7], scope / "ahead", **given) if c.ahead else None
-        self.sharp = Pointwise(c.fine, c.detail_dim, keys[8], scope / "sharp", **given) if c.fine else None
-        self.context = stack_modules(lambda k: ContextStack(c, k, scope / "context"), keys[3], c.stacks)
-        self.refine = Pointwise(c.context_dim, c.detail_dim * points, keys[4], scope / "refine", **back)
-        self.detail = stack_modules(lambda k: Block(c, c.detail_dim, 1, c.detail_blocks, k, detail), keys[5], c.detail_blocks)
+        self.ahead = Pointwise(told, c.context.dim, keys[7], scope / "ahead", **given) if c.ahead else None
+        self.sharp = Pointwise(c.fine, c.detail.dim, keys[8], scope / "sharp", **given) if c.fine else None
+        self.context = stack_modules(lambda k: ContextStack(c, k, scope / "context"), keys[3], c.context.stacks)
+        self.refine = Pointwise(c.context.dim, c.detail.dim * points, keys[4], scope / "refine", **back)
+        self.detail = stack_modules(lambda k: Block(c, c.detail.dim, 1, c.detail.blocks, k, detail), keys[5], c.detail.blocks)
         self.head = Head(c, keys[6], head)
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -163,11 +163,11 @@ class MetNet2(nnx.Module, HasOutputs):
 
         x_BHWC, _ = scan(apply, x_BHWC, self.context, lead_BE, scope=scope / "context", staged=False)
         x_BHWC = self.refine(convolution.centre(x_BHWC, *c.crop, scope / "detail"))
-        grow = convolution.depth_to_space if c.upsampling == "subpixel" else convolution.upsampled
-        x_BHWC = grow(x_BHWC, c.upsample, scope / "detail")
+        grow = convolution.depth_to_space if c.detail.upsampling == "subpixel" else convolution.upsampled
+        x_BHWC = grow(x_BHWC, c.detail.upsample, scope / "detail")
         if self.sharp is not None:  # the points of the positions as they were given, past the context
             told_BHWC = convolution.centre(batch["ahead"][..., : c.channels].astype(scope.dtype), *c.crop, scope / "detail")
-            x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.upsample, scope / "detail"))
+            x_BHWC = x_BHWC + self.sharp(convolution.depth_to_space(told_BHWC, c.detail.upsample, scope / "detail"))
         x_BHWC, _ = scan(apply, x_BHWC, self.detail, lead_BE, scope=scope / "detail", staged=False)
         return self.head(x_BHWC, lead_BE)
 
@@ -182,7 +182,7 @@ class MetNet2(nnx.Module, HasOutputs):
         """Returns the cross-entropy of the classes of all points that were seen, weighted; in evaluation, counts by lead time."""
         totals = self.totals(batch) if totals is None else totals
         logits_BHWK, weights_BHW = self(batch), batch["weights"]
-        edges_K = jnp.asarray(self.c.lower_edges, batch["targets"].dtype)
+        edges_K = jnp.asarray(self.c.bins.lower_edges, batch["targets"].dtype)
         classes_BHW = jnp.sum(batch["targets"][..., None] >= edges_K, axis=-1)
         entropy_BHW, _ = cross_entropy(logits_BHWK, classes_BHW)
         total = jnp.sum(entropy_BHW * weights_BHW)
@@ -201,7 +201,7 @@ class MetNet2(nnx.Module, HasOutputs):
         """
         c, scope = self.c, self.scope
         weights_BHW, targets_BHW = batch["weights"], batch["targets"]
-        edges = list(c.lower_edges)
+        edges = list(c.bins.lower_edges)
         probs_BHWK = jax.nn.softmax(logits_BHWK.astype(jnp.promote_types(logits_BHWK.dtype, jnp.float32)), axis=-1)
         below_BHWK = jnp.cumsum(probs_BHWK, axis=-1)[..., :-1]  # of each edge
         of_lead_BL = (batch["lead_time"][:, None] == jnp.arange(1, c.leads + 1)).astype(weights_BHW.dtype)
@@ -231,12 +231,12 @@ class Head(nnx.Module):
 
     def __init__(self, c: MetNet2Config, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        wide = c.hidden_dim > 0
-        self.before = Conditioned(c, c.detail_dim, k1, scope / "before", RESIDUAL)
+        wide = c.detail.hidden_dim > 0
+        self.before = Conditioned(c, c.detail.dim, k1, scope / "before", RESIDUAL)
         into: Any = {"names": ("in_channels", "mlp"), "act": "act_mlp"}
-        self.hidden = Pointwise(c.detail_dim, c.hidden_dim, k2, scope / "hidden", **into) if wide else None
-        inputs, name = (c.hidden_dim, "mlp") if wide else (c.detail_dim, "in_channels")
-        self.classes = Pointwise(inputs, c.bins, k3, scope / "classes", names=(name, "labels"), act=None)
+        self.hidden = Pointwise(c.detail.dim, c.detail.hidden_dim, k2, scope / "hidden", **into) if wide else None
+        inputs, name = (c.detail.hidden_dim, "mlp") if wide else (c.detail.dim, "in_channels")
+        self.classes = Pointwise(inputs, c.bins.count, k3, scope / "classes", names=(name, "labels"), act=None)
 
     def __call__(self, x_BHWC: jax.Array, lead_BE: jax.Array) -> jax.Array:
         x_BHWC = self.before(x_BHWC, lead_BE)

@@ -8,6 +8,7 @@ from models.interchange import Entry, Interchange, InterchangeError, Part
 from models.interchange.settings import Fields, ModelType, Row, Setting, Settings, also, constant, fixed, only, setting
 from models.interchange.tensors import dense, norm, table
 from models.multimodal.config import MultimodalConfig
+from models.parts.nested import changed
 from models.vit.huggingface import INTERCHANGE as VIT
 
 _TABLE, _OUTPUT = "decoder.transformer.wte.weight", "decoder.lm_head.weight"
@@ -23,12 +24,12 @@ def _side(theirs: Settings, side: str, kind: str) -> dict[str, Any]:
 
 def _read_vision(theirs: Settings) -> Fields:
     tower = VIT.read_config(_side(theirs, "encoder", "vit") | {"architectures": ["ViTModel"]})
-    return {"vision": dataclasses.replace(tower, pooler=False)}
+    return {"towers.vision": changed(tower, {"head.pooler": False})}
 
 
 def _write_vision(c: MultimodalConfig) -> dict[str, Any]:
-    assert c.vision is not None  # the only tower left
-    return {"encoder": VIT.write_config(dataclasses.replace(c.vision, pooler=True))}
+    assert c.towers.vision is not None  # the only tower left
+    return {"encoder": VIT.write_config(changed(c.towers.vision, {"head.pooler": True}))}
 
 
 _DECODER = (
@@ -54,7 +55,7 @@ def _read_decoder(theirs: Settings) -> Fields:
     if (positions := setting(settings, "n_positions", int)) < 1:
         raise InterchangeError(f"config.json: decoder.n_positions={positions}: a table of positions has one row at least")
     start = setting(theirs, "decoder_start_token_id", int, setting(settings, "bos_token_id", int, 50_256))
-    return {"start_id": start} | {path: value for row in _DECODER for path, value in row.read(settings).items()}
+    return {"decoder.start_id": start} | {path: value for row in _DECODER for path, value in row.read(settings).items()}
 
 
 def _write_decoder(c: MultimodalConfig) -> dict[str, Any]:
@@ -66,10 +67,10 @@ _CAPTIONER = ModelType(
     name="ViT and GPT-2",
     architectures=("VisionEncoderDecoderModel",),
     null_is_default=True,
-    fields={"conformer": None, "whisper": None, "seam": "plain", "positions": "none"} | gpt2.FIELDS,
+    fields={"towers.audio": None, "towers.seam": "plain"} | gpt2.FIELDS,
     rows=(
         constant("is_encoder_decoder", True),
-        also("decoder_start_token_id", "start_id"),
+        also("decoder_start_token_id", "decoder.start_id"),
         Row(_read_vision, _write_vision),
         Row(_read_decoder, _write_decoder),
     ),
@@ -79,14 +80,15 @@ _CAPTIONER = ModelType(
 class _HuggingFace(Interchange[MultimodalConfig]):
     def entries(self, c: MultimodalConfig) -> list[Entry]:
         """Returns the entries of all tensors that we write for such a model: without the pooler, which it does not use."""
-        assert c.vision is not None
-        m, width = c.model_dim, c.vision.model_dim
-        tower = VIT.readable_entries(c.vision)
+        vision = c.towers.vision
+        assert vision is not None
+        m, width = c.model_dim, vision.model_dim
+        tower = VIT.readable_entries(vision)
         return [
             *(_placed(e, f"encoder.{e.theirs.removeprefix('vit.')}", "vision_tower.") for e in tower),
             *(dense("enc_to_dec_proj", "vision_seam.weight", (width, m), bias="vision_seam.bias") if width != m else []),
             table(_TABLE, "embedding.table", (c.vocab, m)),
-            table("decoder.transformer.wpe.weight", "positions", (c.max_positions, m)),
+            table("decoder.transformer.wpe.weight", "positions", (c.positions.rows, m)),
             *(_placed(e, f"decoder.{e.theirs}", "") for e in gpt2.gpt2_layers(c, "decoder.dense", cross=True)),
             *norm("decoder.transformer.ln_f", "decoder_norm", m),
         ]
@@ -96,8 +98,8 @@ class _HuggingFace(Interchange[MultimodalConfig]):
 
     def canonical_name(self, c: MultimodalConfig, theirs: str) -> str | None:
         side, _, name = theirs.partition(".")
-        if side == "encoder" and c.vision is not None:
-            known = VIT.canonical_name(c.vision, name)
+        if side == "encoder" and c.towers.vision is not None:
+            known = VIT.canonical_name(c.towers.vision, name)
             return f"encoder.{known.removeprefix('vit.')}" if known and not known.startswith("vit.pooler.") else None
         if side == "decoder":
             known = gpt2.canonical_name(name)

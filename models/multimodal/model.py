@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.conformer.config import ConformerConfig
 from models.conformer.fronts import positions_of
 from models.conformer.model import Conformer
 from models.multimodal.config import MultimodalConfig
@@ -37,21 +38,15 @@ class Multimodal(SourceDecoder, Represents):
     def __init__(self, c: MultimodalConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c: MultimodalConfig = c
-        self.scope = scope
-        self.vision_tower = Vit(c.vision, k1, scope / VISION) if c.vision else None
-        self.audio_tower = self._audio(k2, scope / AUDIO)
-        self.vision_seam = Seam(c.vision.model_dim, c, k3, scope / "vision_seam") if c.vision else None
-        audio = c.conformer or c.whisper
+        self.scope, towers, audio = scope, c.towers, c.towers.audio
+        self.vision_tower = Vit(towers.vision, k1, scope / VISION) if towers.vision else None
+        make = Conformer if isinstance(audio, ConformerConfig) else WhisperEncoder
+        self.audio_tower = make(audio, k2, scope / AUDIO) if audio else None  # pyright: ignore[reportArgumentType]
+        self.vision_seam = Seam(towers.vision.model_dim, c, k3, scope / "vision_seam") if towers.vision else None
         self.audio_seam = Seam(audio.model_dim, c, k3, scope / "audio_seam") if audio else None
         self.embedding = Embedding(c.vocab, c.model_dim, k4, scope / "embedding", std=0.02)
-        self.positions = param(k4, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
+        self.positions = param(k4, (c.positions.rows, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self.make_decoder(k5)
-
-    def _audio(self, key: jax.Array, scope: Component) -> Conformer | WhisperEncoder | None:
-        c = self.c
-        if c.conformer:
-            return Conformer(c.conformer, key, scope)
-        return WhisperEncoder(c.whisper, key, scope) if c.whisper else None
 
     @property
     def coupled(self) -> tuple[str, ...]:
@@ -63,15 +58,15 @@ class Multimodal(SourceDecoder, Represents):
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
         """Returns (the text of each position of the pictures and sounds of a row, 0 where there is none; its place), int32
         [B, N P + N S]."""
-        c, parts = self.c, []
-        if c.vision:
-            parts.append(jnp.repeat(batch["images_segments"], c.vision.length, axis=1))
-        if c.conformer:
+        vision, audio, parts = self.c.towers.vision, self.c.towers.audio, []
+        if vision:
+            parts.append(jnp.repeat(batch["images_segments"], vision.length, axis=1))
+        if audio:
             segments = batch["frames_segments"]
-            parts.append(_in_rows(positions_of(c.conformer, _slots(segments)), segments))
-        elif c.whisper:
-            segments = batch["frames_segments"]
-            parts.append(_in_rows(_slots(segments)[:, ::STRIDE], segments))
+            slots = _slots(segments)
+            parts.append(
+                _in_rows(positions_of(audio, slots) if isinstance(audio, ConformerConfig) else slots[:, ::STRIDE], segments)
+            )
         segments = jnp.concatenate(parts, axis=1)
         return segments, jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32), segments.shape)
 
@@ -105,7 +100,7 @@ class Multimodal(SourceDecoder, Represents):
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of tokens, and of pictures and frames as far as there are towers, padding left out."""
         segments = {"tokens": batch["targets_segments"]}
-        if self.c.vision:
+        if self.vision_tower is not None:
             segments["images"] = batch["images_segments"]
         if self.audio_tower is not None:
             segments["frames"] = batch["frames_segments"]
@@ -126,12 +121,12 @@ class Seam(nnx.Module):
     """Maps a tower's output to the decoder's width; where the two layouts meet, an array changes from one cut to the other."""
 
     def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, scope: Component):
-        self.scope, plain = scope, c.seam == "plain"
+        self.scope, plain = scope, c.towers.seam == "plain"
         shape, names = (size, c.model_dim), ("in_channels", "embed")
         maps = size != c.model_dim or not plain
         self.weight = param(key, shape, names, normal(size**-0.5), scope) if maps else None
         self.bias = param(key, shape[1:], ("embed",), zeros, scope) if maps and plain else None
-        self.norm = None if plain else Norm(c.model_dim, scope, kind=c.norm, bias=c.norm_bias, eps=c.norm_eps)
+        self.norm = None if plain else Norm(c.model_dim, scope, kind=c.norm.kind, bias=c.norm.bias, eps=c.norm.eps)
 
     def __call__(self, x_BSM: jax.Array) -> jax.Array:
         # Rows as the decoder has them, positions and width whole: it attends to all of them.

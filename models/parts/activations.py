@@ -13,7 +13,7 @@ SHARED_HEADS: Axes = ("batch", "length", "act_kv_heads", None)
 HIDDEN: Axes = ("batch", "length", "act_mlp")  # [B, L, H]
 IN_EXPERTS: Axes = ("act_expert", "expert_group", None, "act_expert_mlp")  # [E, G, C, H]
 
-# "carry" is no mark: it is what a scan over layers hands on (trainers/programs/activations.py). Without recomputation its copies
+# "carry" is no mark: it is what a scan over layers hands on (trainers/hlo/activations.py). Without recomputation its copies
 # are also what two norms return.
 DENSE = {
     "carry": Activation(what="what passes from layer to layer", axes=(RESIDUAL,), copies=3),

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts import transformer
+from models.parts.attention.config import Latent
 from models.parts.attention.mask import AttentionMask
 from models.parts.kv_cache import LayerCache, Slots
 from models.parts.transformer import Block, Key, Source
@@ -68,7 +69,13 @@ class Decoder(Staged, Decodes):
     @property
     def cache_axes(self) -> tuple[str | None, ...]:
         """The logical axes of a layer's keys and values [B, S, G, D]."""
-        heads = None if self.c.latent else "act_heads" if self.c.groups == self.c.heads else "act_kv_heads"
+        heads = (
+            None
+            if isinstance(self.c.attention, Latent)
+            else "act_heads"
+            if self.c.attention.groups == self.c.attention.heads
+            else "act_kv_heads"
+        )
         return ("batch", None, heads, None)
 
     def step(self, state: Cache, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Cache]:
@@ -85,7 +92,7 @@ class Decoder(Staged, Decodes):
         bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
         g = dataclasses.replace(g, real_BL=real_R1, bias_1NK=bias_1NK, source=_cached_source(state.source_BS, ids_BK))
         for i, (block, layer) in enumerate(zip(state.blocks, state.layers, strict=True)):
-            x_R1M, layer = transformer.decoded(block, x_R1M, g, layer, transformer.kinds(self.c, jnp.array(i)))
+            x_R1M, layer = transformer.decoded(block, x_R1M, g, layer, transformer.layer_settings(self.c, jnp.array(i)))
             layers.append(layer)
         logits_BKV = self.output_logits(x_R1M).reshape(*ids_BK.shape, -1)
         return logits_BKV, dataclasses.replace(state, layers=layers, slots=step.slots)

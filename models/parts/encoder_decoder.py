@@ -14,14 +14,15 @@ import jax.numpy as jnp
 from flax import nnx
 
 from models.parts import transformer
+from models.parts.attention.config import RelativeBuckets
 from models.parts.attention.mask import AttentionMask
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss, run_groups
+from models.parts.layer_group import LayerGroup, routers_loss
 from models.parts.layers import Embedding, Norm, add_positions, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks
 from models.parts.moe.layer import check_groups
-from models.parts.transformer import AttentionInputs, Block, Key, Source
+from models.parts.transformer import AttentionInputs, Block, Key, Role, Source
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.protocol import Batch, ChecksRows, Context, HasOutputs, HasPrologue, SequenceToSequence
 from models.sharding.component import Component
@@ -59,9 +60,8 @@ class Encoder(nnx.Module, abc.ABC):
         segments_BS, positions_BS = self.source_places(batch)
         bias_1NK = None if self.encoder_bias is None else self.encoder_bias[...][None]
         g = _attention_inputs(self.c, positions_BS, segments_BS, bias_1NK)
-        keys = layers.for_layers(self.c.encoder_groups).key
-        x_BSM, statistics = run_groups(self.encoder, x_BSM, g, keys, self.scope / "encoder")
-        x_BSM = dropout(_normed(x_BSM, self.encoder_norm), self.c.output_dropout, output.key)
+        x_BSM, statistics = transformer.run(self.encoder, x_BSM, g, layers.for_layers(self.c.encoder_groups))
+        x_BSM = dropout(_normed(x_BSM, self.encoder_norm), self.c.decoder.source_dropout, output.key)
         tokens = totals["input"] if totals else jnp.sum(segments_BS > 0)
         return x_BSM, routers_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
 
@@ -78,7 +78,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         """Makes the parameters of the stack and of the norm after it; `c` and `scope` must be set."""
         c, scope = self.c, self.scope / "decoder"
         self.decoder = stack_modules(
-            lambda k: LayerGroup(c, k, scope, causal=True, attends_to_source=True), key, c.decoder_groups
+            lambda k: LayerGroup(c, k, scope, Role(causal=True, attends_to_source=True)), key, c.decoder_groups
         )
         self.decoder_norm = _norm(c, scope)
         self.decoder_bias = _shared_bias(c, key, scope)
@@ -127,7 +127,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
 
     def embed(self, batch: Batch, context: Context) -> DecoderInput:
         """Returns the decoder's input, from the targets and the source."""
-        ids_BL = shift_right(batch["targets"], batch["targets_positions"], self.c.start_id)
+        ids_BL = shift_right(batch["targets"], batch["targets_positions"], self.c.decoder.start_id)
         x_BLM = self.embed_tokens(ids_BL, batch["targets_positions"], context.key)
         # The layers of a pipeline's stage have no parameter but their own.
         bias_11X = None if self.decoder_bias is None else self.decoder_bias[...].reshape(1, 1, -1)
@@ -139,11 +139,11 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
         x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
-        bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
+        bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.attention.heads, -1)
         g = _attention_inputs(self.c, batch["targets_positions"], segments_BL, bias_1NK, causal=True)
         source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
-        x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "decoder")
+        x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
         loss = routers_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
         return (x_BLM, source_BSM, bias_11X), loss
 
@@ -152,7 +152,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         del context
         used_BL, total, c = batch["targets_segments"] > 0, totals["target"], self.c
         return token_loss_in_chunks(
-            self.output_logits, x[0], batch["targets"], used_BL, total, c.label_smoothing, self.scope, c.z_loss
+            self.output_logits, x[0], batch["targets"], used_BL, total, c.loss.label_smoothing, self.scope, c.loss.z_weight
         )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
@@ -184,14 +184,14 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         c, real_BS = self.c, self.source_places(batch)[0] > 0
         source_BSM, _ = self.encode(batch, Context.evaluation())
         slots = Slots.empty(len(real_BS), hypotheses, steps, jnp.zeros(1, jnp.int32), 0)
-        shape = (len(real_BS), slots.number, c.groups, c.head_dim)
+        shape = (len(real_BS), slots.number, c.attention.groups, c.attention.head_dim)
 
         def layer_cache(layer: Block) -> LayerCache:
             assert layer.cross_attention is not None
             zeros = self.scope.shard(jnp.zeros(shape, source_BSM.dtype), *self.cache_axes)
             return LayerCache(to_cache((zeros, zeros)), to_cache(layer.cross_attention.keys_values(source_BSM)))
 
-        blocks, first_B = self.blocks, jnp.full(len(real_BS), c.start_id, jnp.int32)
+        blocks, first_B = self.blocks, jnp.full(len(real_BS), c.decoder.start_id, jnp.int32)
         return Cache(blocks, [layer_cache(block) for block in blocks], slots, first_B, jnp.any(real_BS, axis=1), real_BS)
 
 
@@ -226,14 +226,14 @@ class EncoderDecoder(Encoder, SourceDecoder):
 def _attention_inputs(
     c: EncoderDecoderConfig, positions_BL: jax.Array, segments_BL: jax.Array, bias_1NK: jax.Array | None, *, causal: bool = False
 ) -> AttentionInputs:
-    """Returns the geometry of a stack's own rows."""
+    """Returns the inputs of a stack's own rows."""
     g = transformer.attention_inputs(c, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=causal))
     return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
 
 
 def _norm(c: EncoderDecoderConfig, scope: Component) -> Norm | None:
     """Returns the norm after a stack, where there is one."""
-    return transformer.norm(c, scope) if c.order == "pre" else None
+    return transformer.norm(c, scope) if c.norm.order == "pre" else None
 
 
 def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:
@@ -242,10 +242,10 @@ def _normed(x_BLM: jax.Array, norm: Norm | None) -> jax.Array:
 
 def _shared_bias(c: EncoderDecoderConfig, key: jax.Array, scope: Component) -> nnx.Param | None:
     """Returns the biases of relative positions that the layers of a stack share, where they share them."""
-    if c.positions != "relative_shared":
+    if not isinstance(c.positions, RelativeBuckets) or not c.positions.shared:
         return None
-    init = normal(c.model_dim**-0.5)
-    return param(jax.random.fold_in(key, 0), (c.heads, c.buckets), ("heads", "buckets"), init, scope / "attention")
+    init, shape = normal(c.model_dim**-0.5), (c.attention.heads, c.positions.buckets)
+    return param(jax.random.fold_in(key, 0), shape, ("heads", "buckets"), init, scope / "attention")
 
 
 def shift_right(ids_BL: jax.Array, positions_BL: jax.Array, start_id: int = 0) -> jax.Array:

@@ -63,7 +63,7 @@ class TransformedHead(Head):
         self.c, self.scope, m = c, scope, c.model_dim
         weight, bias = _dense(m, m, key, "mlp", scope)
         self.transform = weight if transform else None
-        self.transform_bias = bias if transform and c.ffn_bias else None
+        self.transform_bias = bias if transform and c.feed_forward.bias else None
         self.norm = transformer.norm(c, scope) if transform else None
 
     def transformed(self, x_BPM: jax.Array) -> jax.Array:
@@ -71,7 +71,7 @@ class TransformedHead(Head):
         if self.transform is None or self.norm is None:
             return x_BPM
         y_BPM = add_bias(project(x_BPM, self.transform[...], self.scope), self.transform_bias)
-        return self.norm(ACTIVATIONS[self.c.activation](y_BPM))
+        return self.norm(ACTIVATIONS[self.c.feed_forward.activation](y_BPM))
 
 
 class MaskedLmHead(TransformedHead):
@@ -88,21 +88,21 @@ class MaskedLmHead(TransformedHead):
         if head.next_sentence:
             self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", scope)
             self.next_weight, self.next_bias = _dense(c.model_dim, 2, k3, "labels", scope)
-        self.bias = param(k4, (c.vocab,), ("vocab",), zeros, scope) if c.softmax_bias else None
+        self.bias = param(k4, (c.vocab,), ("vocab",), zeros, scope) if c.output.bias else None
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
         return self._logits(_take(x_BLM, batch["slots"], self.scope), embedding)
 
     def _logits(self, x_BPM: jax.Array, embedding: Embedding) -> jax.Array:
         x_BPM, w_MV = self.transformed(x_BPM), embedding.table[...].T
-        return transformer.logits(x_BPM, w_MV, embedding.scope, bias=self.bias, cap=self.c.softmax_cap, positions=None)
+        return transformer.logits(x_BPM, w_MV, embedding.scope, bias=self.bias, cap=self.c.output.cap, positions=None)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         del context
         x_BPM, targets_BP = _take(x_BLM, batch["slots"], self.scope), batch["targets"]
         logits = functools.partial(self._logits, embedding=embedding)
         loss = token_loss_in_chunks(
-            logits, x_BPM, targets_BP, targets_BP >= 0, totals["slots"], self.c.label_smoothing, self.scope
+            logits, x_BPM, targets_BP, targets_BP >= 0, totals["slots"], self.c.output.label_smoothing, self.scope
         )
         return loss + self._next_sentence_loss(x_BLM, batch, totals) if self.settings.next_sentence else loss
 
@@ -126,7 +126,7 @@ class TaggingHead(TransformedHead):
     def __init__(self, c: LmConfig, head: config.Tagging | config.Classification, key: jax.Array, scope: Component):
         _, k2, _, k4 = jax.random.split(key, 4)
         super().__init__(c, head.transform, k2, scope)
-        self.label_smoothing = c.label_smoothing
+        self.label_smoothing = c.output.label_smoothing
         self.weight, self.bias = _dense(c.model_dim, head.labels, k4, "labels", scope)
 
     def vectors(self, x_BLM: jax.Array, batch: Batch) -> jax.Array:

@@ -1,73 +1,57 @@
-"""A stack of units: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
+"""A group of layers that a stack repeats: dense ones and a mixture of experts after or before them, or one dense layer.
 
 B rows, L positions, M model.
 """
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.layers import split_key
 from models.parts.losses import Loss, zero_loss
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import routing_loss
-from models.parts.transformer import AttentionInputs, Block, Key, LayerCache, LayerSettings, Statistics
+from models.parts.transformer import AttentionInputs, Block, LayerCache, LayerSettings, Role, Statistics
 from models.parts.transformer_config import StackConfig
+from models.protocol import Context
 from models.sharding.component import Component
-from models.sharding.params import scan
 
 
 class LayerGroup(nnx.Module):
-    """The repeated unit of a stack: dense layers and a mixture of experts, or one dense layer (`c.unit`).
+    """The repeated layers of a stack: dense ones and a mixture of experts, or one dense layer (`c.layer_group`).
 
     Args:
-      causal: whether it is a decoder's.
-      attends_to_source: whether its layers attend to another sequence too.
+      role: of the layers; the mixture is the configuration's.
     """
 
-    def __init__(
-        self, c: StackConfig, key: jax.Array, scope: Component, *, causal: bool = False, attends_to_source: bool = False
-    ):
+    def __init__(self, c: StackConfig, key: jax.Array, scope: Component, role: Role = Role()):
         self.names = c.layer_group
-        keys = jax.random.split(key, len(self.names))
-        for i, name in enumerate(self.names):
+        for name, of_layer in zip(self.names, jax.random.split(key, len(self.names)), strict=True):
             moe = c.moe if name == "sparse" else None
-            block = Block(c, keys[i], scope, attends_to_source=attends_to_source, moe=moe, causal=causal)
-            setattr(self, name, block)
+            setattr(self, name, Block(c, of_layer, scope, dataclasses.replace(role, moe=moe)))
 
     @property
     def layers(self) -> list[Block]:
-        """The layers of the unit, in order."""
+        """The layers of the group, in order."""
         return [getattr(self, name) for name in self.names]
 
     def __call__(
-        self, x_BLM: jax.Array, g: AttentionInputs, caches: list[LayerCache] | None, key: Key, kind: LayerSettings | None = None
+        self,
+        x_BLM: jax.Array,
+        g: AttentionInputs,
+        context: Context,
+        caches: list[LayerCache] | None = None,
+        settings: LayerSettings | None = None,
     ) -> tuple[jax.Array, tuple[list[LayerCache | None], Statistics]]:
         """Returns (y_BLM, (the layers' caches with the new keys and values in them, statistics of the mixture))."""
-        kept, statistics = [], {}
-        keys = split_key(key, len(self.names))
+        contexts, new_caches, statistics = context.split(len(self.names)), [], {}
         for i, layer in enumerate(self.layers):
-            x_BLM, (cache, new) = layer(x_BLM, g, caches[i] if caches else None, keys[i], kind and kind.at(i))
+            of_layer = settings and settings.at(i)
+            x_BLM, (cache, new) = layer(x_BLM, g, contexts[i], caches[i] if caches else None, of_layer)
             statistics |= new
-            kept.append(cache)
-        return x_BLM, (kept, statistics)
-
-
-def run_groups(
-    units: LayerGroup, x_BLM: jax.Array, g: AttentionInputs, keys: Key, scope: Component, of_layers: LayerSettings | None = None
-) -> tuple[jax.Array, Statistics]:
-    """Runs a stack of units, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked).
-
-    Args:
-      of_layers: the kinds of layers, [units, layers of a unit].
-    """
-
-    def unit(x_BLM, inputs, g: AttentionInputs):
-        layers, key, kind = inputs
-        x_BLM, (_, statistics) = layers(x_BLM, g, None, key, kind)
-        return x_BLM, statistics
-
-    return scan(unit, x_BLM, (units, keys, of_layers), g, scope=scope)
+            new_caches.append(cache)
+        return x_BLM, (new_caches, statistics)
 
 
 def routers_loss(c: MoeConfig | None, statistics: Statistics, total: jax.Array, stack: str, dtype: jnp.dtype) -> Loss:

@@ -11,6 +11,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from models.parts import int8
 from models.parts.low_rank import LowRank, MatrixLike, Quantized, frozen_product
+from models.parts.transformer_config import Dense
 from models.sharding.component import Component
 from models.sharding.params import SCALED, normal, ones, param, zeros
 
@@ -110,28 +111,17 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
 class FeedForward(nnx.Module):
     """act(x wi) wo (GShard, Figure 3), or gated act(x wg) * (x wi) wo (Shazeer 2020); biases on request."""
 
-    def __init__(
-        self,
-        size: int,
-        hidden: int,
-        key: jax.Array,
-        scope: Component,
-        *,
-        activation: str = "relu",
-        gated: bool = False,
-        bias: bool = False,
-        init_scale: float = 1.0,
-    ):
+    def __init__(self, size: int, c: Dense, key: jax.Array, scope: Component, init_scale: float = 1.0):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.scope, self.activation = scope, activation
+        self.scope, self.activation, hidden = scope, c.activation, c.hidden_dim
         up, names = (size, hidden), ("embed", "mlp")
         into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
         self.wi = param(k1, up, names, into, scope)
-        self.wg = param(k3, up, names, into, scope) if gated else None
+        self.wg = param(k3, up, names, into, scope) if c.gated else None
         self.wo = param(k2, (hidden, size), ("mlp", "embed"), out, scope)
-        self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, scope) if bias else None
-        self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, scope) if bias and gated else None
-        self.wo_bias = param(k2, (size,), ("embed",), zeros, scope) if bias else None
+        self.wi_bias = param(k1, (hidden,), ("mlp",), zeros, scope) if c.bias else None
+        self.wg_bias = param(k3, (hidden,), ("mlp",), zeros, scope) if c.bias and c.gated else None
+        self.wo_bias = param(k2, (size,), ("embed",), zeros, scope) if c.bias else None
 
     def __call__(self, x_BLM: jax.Array, rate: float = 0.0, key: jax.Array | None = None) -> jax.Array:
         """Returns y_BLM; `rate` is of dropout on the hidden layer."""

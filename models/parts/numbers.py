@@ -2,7 +2,10 @@
 
 import dataclasses
 import math
+import typing
 from typing import Any
+
+from models.errors import nearest
 
 
 def check_finite(config: Any) -> None:
@@ -12,6 +15,20 @@ def check_finite(config: Any) -> None:
         for number in value if isinstance(value, tuple) else (value,):
             if isinstance(number, float) and not math.isfinite(number):
                 raise ValueError(f"{field.name}={number}: must be a finite number")
+
+
+def check_literals(config: Any) -> None:
+    """Raises ValueError, with the nearest choice, for a value of a configuration that its field's `Literal` does not list."""
+    for name, kind in typing.get_type_hints(type(config)).items():
+        choices = typing.get_args(kind) if typing.get_origin(kind) is typing.Literal else ()
+        if choices and (value := getattr(config, name)) not in choices:
+            raise ValueError(f"{name}={value!r}: no such {name}{nearest(str(value), choices)}")
+
+
+def check_within(config: Any, name: str, usual: str = "") -> None:
+    """Raises ValueError for a rate outside [0, 1)."""
+    if not 0 <= getattr(config, name) < 1:
+        raise ValueError(f"{name}={getattr(config, name)}: must be in [0, 1){f', {usual}' if usual else ''}")
 
 
 def check_epsilon(value: float, name: str = "norm_eps") -> None:

@@ -3,12 +3,10 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from models.parts.attention.config import Latent, LayerVariant, Rotary
+from models.parts.attention.config import AnyAttention, Latent, Learned, NormKind, Positions, RelativeBuckets, Rotary, Sinusoidal
 from models.parts.moe.config import MoeConfig
-from models.parts.numbers import check_base, check_epsilon, check_finite
+from models.parts.numbers import check_epsilon, check_finite, check_literals
 
-Positions = Literal["learned", "rotary", "relative", "relative_shared", "sinusoidal", "none"]
-Norm = Literal["rms", "rms_plus_one", "layer"]
 Order = Literal["pre", "post", "parallel", "sandwich", "reordered"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
@@ -24,21 +22,67 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.family.Family.semantic_fields).
 MEANING_OF_BLOCKS = (
-    "order",
-    "norm",
-    "norm_eps",
-    "activation",
-    "positions",
-    "rotary_base",
-    "rotary",
-    "kinds",
-    "max_distance",
-    "logit_cap",
-    "attention_scale",
-    "attention_scalar",
-    "qk_norm_kind",
+    "norm.order",
+    "norm.kind",
+    "norm.eps",
+    "feed_forward.activation",
+    "positions.class",
+    "positions.base",
+    "positions.dims",
+    "positions.scaling",
+    "positions.max_distance",
+    "attention.pattern",
+    "attention.logit_cap",
+    "attention.scale_dim",
+    "attention.qk_norm.kind",
 )
-MEANING_OF_LM = (*MEANING_OF_BLOCKS, "softmax_cap", "embedding_scale")
+MEANING_OF_LM = (*MEANING_OF_BLOCKS, "output.cap", "embedding_scale")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class NormConfig:
+    """The norms of a stack, and where they stand.
+
+    Attributes:
+      kind: "rms" (scale alone; what Lingvo calls layer norm), "rms_plus_one" (the same with 1 + scale, Gemma) or "layer".
+      bias: adds a bias.
+      eps: is added to the variance.
+      order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original Transformer's and
+        BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "sandwich" x + norm(f(norm(x))) (Gemma 2,
+        arXiv 2408.00118, section 2); "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post"
+        have a norm at the end.
+    """
+
+    kind: NormKind = "rms"
+    bias: bool = False
+    eps: float = 1e-6
+    order: Order = "pre"
+
+    def __post_init__(self) -> None:
+        check_literals(self)
+        check_epsilon(self.eps, "eps")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Dense:
+    """A feed-forward network: act(x wi) wo.
+
+    Attributes:
+      hidden_dim: its hidden size.
+      gated: act(x wg) * (x wi) instead of act(x wi) (Shazeer 2020).
+      bias: of all projections.
+      dropout: on the hidden layer (T5).
+    """
+
+    hidden_dim: int
+    activation: Activation = "relu"
+    gated: bool = False
+    bias: bool = False
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_literals(self)
+        check_dropout(self.dropout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -46,113 +90,58 @@ class BlockConfig:
     """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
-      latent: multi-head latent attention, whose rotated part has `head_dim`; None is attention as usual.
-      kv_heads: heads of keys and values, each shared by heads / kv_heads queries; 0 is as many as `heads`, 1 is
-        multi-query attention (Shazeer 2019), anything between is grouped (Ainslie et al. 2023).
-      positions: "learned" (a table that is added to the embeddings), "rotary" (Su et al. 2021, halves rotated as in LLaMA),
-        "relative" (T5's buckets, one bias per head and bucket, in every layer), "relative_shared" (the same table in all layers
-        of a stack, as T5 has it; only in encoder-decoders), "sinusoidal" (Vaswani et al. 2017, section 3.5,
-        added to the embeddings) or "none".
-      rotary: how rotary positions are stretched, and how many dimensions they turn; None is not at all, and all.
-      kinds: what layers differ in, the first's first; behind the last the pattern begins again. () has all alike.
-      norm: "rms" (scale alone; what Lingvo calls layer norm), "rms_plus_one" (the same with 1 + scale, Gemma) or "layer";
-        `norm_bias` adds a bias.
-      order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original
-        Transformer's and BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "sandwich"
-        x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118, section 2); "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656,
-        section 3.3.2). All but "post" have a norm at the end.
-      gated: act(x wg) * (x wi) instead of act(x wi) in the feed-forward layer (Shazeer 2020).
-      attention_bias, ffn_bias: biases of all projections of the sub-layer.
-      output_bias: of the projection of attention's output: the "same" as the other three's, or "yes" or "no" by itself.
-      key_bias: of the projection of keys, where attention has biases; softmax does not see it, and Whisper has none.
-      qk_norm: norms, scale alone, of queries and keys before rotary positions (ViT-22B, arXiv 2302.05442, section 2).
-      qk_norm_kind: their kind.
-      qk_norm_over: what they are taken of: each "head", or "all" heads of queries, and of keys, together (OLMo 2).
-      sinks: a learned logit of each head beside those of keys, which takes probability and gives nothing (gpt-oss).
-      attention_scale: divides attention logits by sqrt(D); T5 does not, and draws its queries' matrix smaller instead.
-      attention_scalar: stands for D in that square root (Gemma: query_pre_attn_scalar); 0 is D.
-      init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
-      per_dim_scale: a learned scale per dimension of the queries in place of 1/sqrt(D) alone (Lingvo).
-      logit_cap: c tanh(x / c) on attention logits; 0 does nothing.
+      positions: None has none.
+      feed_forward: of dense layers; a mixture's experts differ from it where they say so.
       dropout: on sub-layer outputs and attention probabilities, and in a whole model on embeddings.
-      hidden_dropout: on the hidden layer of dense feed-forward networks (T5).
+      init_scale: variance of the initial matrices of layers and routers, times their inputs (Switch Transformer: 0.1).
     """
 
     model_dim: int
-    hidden_dim: int
-    heads: int
-    head_dim: int
-    latent: Latent | None = None
-    kv_heads: int = 0
-    positions: Positions = "learned"
-    rotary_base: float = 10_000.0
-    rotary: Rotary | None = None
-    kinds: tuple[LayerVariant, ...] = ()
-    buckets: int = 32
-    max_distance: int = 128
-    norm: Norm = "rms"
-    norm_bias: bool = False
-    norm_eps: float = 1e-6
-    order: Order = "pre"
-    activation: Activation = "relu"
-    gated: bool = False
-    attention_bias: bool = False
-    output_bias: Literal["same", "yes", "no"] = "same"
-    key_bias: bool = True
-    qk_norm: bool = False
-    qk_norm_kind: Norm = "layer"
-    qk_norm_over: Literal["head", "all"] = "head"
-    sinks: bool = False
-    ffn_bias: bool = False
-    attention_scale: bool = True
-    attention_scalar: float = 0.0
-    init_scale: float = 1.0
-    per_dim_scale: bool = False
-    logit_cap: float = 0.0
+    attention: AnyAttention
+    positions: Positions
+    feed_forward: Dense
+    norm: NormConfig = NormConfig()
     dropout: float = 0.0
-    hidden_dropout: float = 0.0
+    init_scale: float = 1.0
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_epsilon(self.norm_eps)
-        check_base(self.rotary_base)
-        if self.heads % self.groups:
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.kv_heads))
-            raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
         if not self.init_scale > 0:
             raise ValueError(f"init_scale={self.init_scale}: must be positive; Switch Transformer's is 0.1")
         check_dropout(self.dropout)
-        check_dropout(self.hidden_dropout)
-        if self.positions == "rotary":
-            (self.rotary or Rotary()).check(self.head_dim)
-        elif self.rotary or any(kind.base or not kind.rotary for kind in self.kinds):
-            raise ValueError(f"positions={self.positions!r}: rotary, and bases of kinds, need positions='rotary'")
-        if self.latent is not None:
-            needs = dict(
-                positions="rotary",
-                kv_heads=0,
-                qk_norm=False,
-                attention_bias=False,
-                per_dim_scale=False,
-                logit_cap=0.0,
-                sinks=False,
-                attention_scale=True,
-            )
-            for name, need in needs.items():
-                if getattr(self, name) != need:
-                    raise ValueError(f"{name}={getattr(self, name)!r}: latent attention has none such; nearest is {need!r}")
+        if isinstance(self.positions, Rotary):
+            self.positions.check(self.attention.rotary_dim)
+        elif any(layer.base or not layer.rotary for layer in self.attention.pattern):
+            raise ValueError("attention.pattern: bases of layers, and layers without rotary positions, need positions=Rotary")
+        elif isinstance(self.attention, Latent):
+            raise ValueError(f"positions={type(self.positions).__name__}: latent attention has none such; nearest is Rotary")
 
-    def refuse_kinds(self) -> None:
+    def refuse_pattern(self) -> None:
         """Raises ValueError for layers that differ and stretched positions, of a model that has neither."""
-        if self.kinds or self.rotary:
-            name = "kinds" if self.kinds else "rotary"
-            raise ValueError(f"{name}={getattr(self, name)}: there are no such layers here; nearest is {name} left out")
+        if self.attention.pattern:
+            raise ValueError(f"attention.pattern={self.attention.pattern}: there are no such layers here; nearest is ()")
+        if isinstance(self.positions, Rotary) and (self.positions.scaling or self.positions.dims):
+            raise ValueError(f"positions={self.positions}: rates are not stretched here; nearest is Rotary of all dimensions")
 
-    @property
-    def groups(self) -> int:
-        """Heads of keys and values."""
-        return self.kv_heads or self.heads
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Output:
+    """The output logits of a language model.
+
+    Attributes:
+      tied: logits use the embedding table; otherwise a matrix of their own.
+      bias: of each token.
+      cap: c tanh(x / c) on logits; 0 does nothing.
+      label_smoothing: mass moved from the label to all other classes.
+    """
+
+    tied: bool = True
+    bias: bool = False
+    cap: float = 0.0
+    label_smoothing: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -162,54 +151,44 @@ class LmConfig(BlockConfig):
     Attributes:
       vocab: ids of the token embedding, and classes of the output logits.
       layers: depth of the stack.
-      max_positions: rows of the learned table of positions; 0 with other positions, whose length is not bounded.
       embedding_scale: factor of the embeddings (Gemma: sqrt(M)).
-      tied: the output logits use the embedding table; otherwise a matrix of their own.
-      softmax_bias: a bias per output token.
-      softmax_cap: c tanh(x / c) on output logits; 0 does nothing.
-      label_smoothing: mass moved from the label to all other classes.
     """
 
+    positions: Learned | Rotary | RelativeBuckets | Sinusoidal | None
     vocab: int
     layers: int
-    max_positions: int = 0
     embedding_scale: float = 1.0
-    tied: bool = True
-    softmax_bias: bool = False
-    softmax_cap: float = 0.0
-    label_smoothing: float = 0.0
+    output: Output = Output()
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.positions == "relative_shared":
-            raise ValueError("positions='relative_shared': only encoder-decoders share a table; nearest is 'relative'")
-        if (self.positions == "learned") != (self.max_positions > 0):
-            need = "at least the longest row" if self.positions == "learned" else "0"
-            raise ValueError(f"max_positions={self.max_positions}: positions={self.positions!r} need {need}")
+        if isinstance(self.positions, RelativeBuckets) and self.positions.shared:
+            raise ValueError("positions.shared=True: only encoder-decoders share a table; nearest is False")
 
-    def shrunk(self) -> dict:
+    @property
+    def max_positions(self) -> int:
+        """Rows of the learned table of positions; 0 with other positions, whose length is not bounded."""
+        return self.positions.rows if isinstance(self.positions, Learned) else 0
+
+    def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
+        positions, attention = self.positions, self.attention.shrunk()
+        if isinstance(positions, Learned):
+            positions = dataclasses.replace(positions, rows=min(positions.rows, 64) + positions.first)
+        elif isinstance(positions, Rotary):
+            positions = positions.shrunk(attention.rotary_dim)
         return dict(
             vocab=64,
             layers=4,
             model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=8,
-            kv_heads={0: 0, 1: 1}.get(self.kv_heads, 2),
-            max_positions=min(self.max_positions, 64),
+            attention=attention,
+            positions=positions,
+            feed_forward=dataclasses.replace(self.feed_forward, hidden_dim=32),
             dropout=0.1,
-            latent=self.latent and self.latent.shrunk(),
-            **self._shrunk_positions(8),
+            embedding_scale=4.0 if self.embedding_scale != 1 else 1.0,
         )
-
-    def _shrunk_positions(self, head_dim: int) -> dict[str, Any]:
-        """Returns windows and rotary positions for heads of this size, in rows of a few dozen positions."""
-        kinds = tuple(dict.fromkeys(dataclasses.replace(kind, window=min(kind.window, 5)) for kind in self.kinds))
-        scale = 4.0 if self.embedding_scale != 1 else 1.0
-        return dict(kinds=kinds, rotary=self.rotary and self.rotary.shrunk(head_dim), embedding_scale=scale)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -218,25 +197,22 @@ class StackConfig(BlockConfig):
 
     Attributes:
       layers: depth.
-      moe: the mixture of experts of every `sparse_every`-th layer; None makes all layers dense.
-      sparse_first: of `sparse_every` layers the first is the mixture, not the last (GLaM).
+      moe: the mixture of experts of every n-th layer; None makes all layers dense.
     """
 
     layers: int
     moe: MoeConfig | None = None
-    sparse_every: int = 2
-    sparse_first: bool = False
 
     stacks: ClassVar[int] = 1  # of which each has its share of the layers
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.sparse_every < 1:
-            raise ValueError(f"sparse_every={self.sparse_every}: must be 1 or more")
         whole = self.multiple
         if self.repeated % whole or self.repeated < 1:
-            every = {1: "every", 2: "every second", 3: "every third"}.get(self.sparse_every, f"every {self.sparse_every}th")
-            made = ["half encoder, half decoder"] * (self.stacks == 2) + [f"{every} an MoE layer"] * bool(self.moe)
+            made = ["half encoder, half decoder"] * (self.stacks == 2)
+            if self.moe:
+                n = self.moe.every
+                made.append(f"{ {1: 'every', 2: 'every second', 3: 'every third'}.get(n, f'every {n}th') } an MoE layer")
             before, times = self.layers - self.repeated, max(self.repeated // whole, 0)
             raise ValueError(
                 f"layers={self.layers}: must be {f'{before} and ' if before else ''}a multiple of {whole} "
@@ -245,9 +221,14 @@ class StackConfig(BlockConfig):
             )
 
     @property
+    def leading(self) -> int:
+        """Dense layers before the stack of equal groups."""
+        return self.moe.leading if self.moe else 0
+
+    @property
     def repeated(self) -> int:
-        """Layers of the stacks of equal units: all of them."""
-        return self.layers
+        """Layers of the stacks of equal groups."""
+        return self.layers - self.leading
 
     @property
     def multiple(self) -> int:
@@ -259,8 +240,8 @@ class StackConfig(BlockConfig):
         """The layers of a stack's repeated unit: dense ones and a mixture after or before them, or in a dense model one layer."""
         if self.moe is None:
             return ("dense",)
-        dense = ["dense" if i == 0 else f"dense_{i}" for i in range(self.sparse_every - 1)]
-        return ("sparse", *dense) if self.sparse_first else (*dense, "sparse")
+        dense = ["dense" if i == 0 else f"dense_{i}" for i in range(self.moe.every - 1)]
+        return ("sparse", *dense) if self.moe.first else (*dense, "sparse")
 
     @property
     def layer_groups(self) -> int:
@@ -269,53 +250,83 @@ class StackConfig(BlockConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DecoderConfig:
+    """What sets a decoder apart from the encoder beside it.
+
+    Attributes:
+      layers: those of the model that are the decoder's; 0 means half.
+      start_id: the token before the first of a target.
+      source_dropout: on the encoder's output (T5).
+    """
+
+    layers: int = 0
+    start_id: int = 0
+    source_dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_dropout(self.source_dropout)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenLoss:
+    """The loss of a decoder's tokens.
+
+    Attributes:
+      label_smoothing: mass moved from the label to all other classes.
+      z_weight: of log(sum of exp logits)^2 of the output logits (T5X: 1e-4); 0 computes none.
+    """
+
+    label_smoothing: float = 0.0
+    z_weight: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self)
+        if self.z_weight < 0:
+            raise ValueError(f"z_weight={self.z_weight}: must be positive, or 0 for none; T5X's is 1e-4")
+
+
+WithoutTable = Rotary | RelativeBuckets | Sinusoidal | None  # positions of stacks that have no learned table of them
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderDecoderConfig(StackConfig):
     """An encoder, and a decoder that attends to its output (models/parts/encoder_decoder.py).
 
     Attributes:
       layers: of encoder and decoder together.
-      decoder_layers: those of them that are the decoder's; 0 is half.
-      label_smoothing: mass moved from the label to all other classes.
-      z_loss: weight of log(sum of exp logits)^2 of the output logits (T5X: 1e-4); 0 computes none.
-      output_dropout: on the encoder's output (T5).
-      start_id: the token that stands before the first of a target.
     """
 
-    decoder_layers: int = 0
-    label_smoothing: float = 0.0
-    z_loss: float = 0.0
-    output_dropout: float = 0.0
-    start_id: int = 0
+    decoder: DecoderConfig = DecoderConfig()
+    loss: TokenLoss = TokenLoss()
 
     stacks: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.decoder_layers and (self.decoder_layers % len(self.layer_group) or self.decoder_layers >= self.layers):
+        if self.decoder.layers and (self.decoder.layers % len(self.layer_group) or self.decoder.layers >= self.layers):
             raise ValueError(
-                f"decoder_layers={self.decoder_layers}: must be a multiple of {len(self.layer_group)} below "
+                f"decoder.layers={self.decoder.layers}: must be a multiple of {len(self.layer_group)} below "
                 f"layers={self.layers}; nearest is {self.layers // 2}"
             )
-        check_dropout(self.output_dropout)
-        if self.z_loss < 0:
-            raise ValueError(f"z_loss={self.z_loss}: must be positive, or 0 for none; T5X's is 1e-4")
-        if self.positions == "learned":
-            raise ValueError("positions='learned': there is no such table here; nearest is 'sinusoidal'")
-        if self.latent is not None:
-            raise ValueError("latent: a decoder that attends to a source has none such; nearest is None")
-        if self.order not in ("pre", "post"):
-            raise ValueError(f"order={self.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'")
-        self.refuse_kinds()
+        if isinstance(self.attention, Latent):
+            raise ValueError("attention=Latent: a decoder that attends to a source has none such; nearest is GroupedQuery")
+        if self.norm.order not in ("pre", "post"):
+            raise ValueError(
+                f"norm.order={self.norm.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'"
+            )
+        self.refuse_pattern()
+        if self.moe:
+            self.moe.refuse_leading()
 
     @property
     def multiple(self) -> int:
         """What the number of layers is a multiple of: units, as many in either stack unless the decoder has its own number."""
-        return len(self.layer_group) if self.decoder_layers else super().multiple
+        return len(self.layer_group) if self.decoder.layers else super().multiple
 
     @property
     def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
-        return self.decoder_layers // len(self.layer_group) or self.layer_groups
+        return self.decoder.layers // len(self.layer_group) or self.layer_groups
 
     @property
     def encoder_groups(self) -> int:
@@ -324,14 +335,12 @@ class EncoderDecoderConfig(StackConfig):
 
     def shrunk(self) -> dict[str, Any]:
         """Returns field values small enough for a test and divisible by the meshes of eight devices; the variant stays."""
-        moe = self.moe and self.moe.shrunk(32)
         return dict(
             layers=max(4, 2 * len(self.layer_group)),
-            decoder_layers=0,
+            decoder=dataclasses.replace(self.decoder, layers=0),
             model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=8,
-            moe=moe,
+            attention=dataclasses.replace(self.attention, heads=4, head_dim=8),
+            feed_forward=dataclasses.replace(self.feed_forward, hidden_dim=32),
+            moe=self.moe and self.moe.shrunk(32),
             dropout=0.1,
         )

@@ -1,9 +1,11 @@
 """T5's sizes. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from models.parts.transformer_config import EncoderDecoderConfig, Positions
+from models.parts.attention.config import RelativeBuckets
+from models.parts.nested import changed
+from models.parts.transformer_config import EncoderDecoderConfig, WithoutTable
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -21,16 +23,16 @@ class T5Config(EncoderDecoderConfig):
     vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(("vocabulary", "source_vocabulary", "target_vocabulary"), "vocab")
 
     vocab: int = 32_128
-    head_dim: int = 64
-    positions: Positions = "relative_shared"
-    attention_scale: bool = False
+    positions: WithoutTable = RelativeBuckets(shared=True)
     tied: bool = True
     scale_logits: bool = True
 
     def tiny(self) -> "T5Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        small = dict(vocab=64, buckets=8, max_distance=16, hidden_dropout=0.1, output_dropout=0.1)
-        return dataclasses.replace(self, **self.shrunk() | small)
+        small: dict[str, Any] = {"vocab": 64, "feed_forward.dropout": 0.1, "decoder.source_dropout": 0.1}
+        if isinstance(self.positions, RelativeBuckets):
+            small |= {"positions.buckets": 8, "positions.max_distance": 16}
+        return changed(self, self.shrunk() | small)
 
 
 CONFIG = T5Config

@@ -21,7 +21,7 @@ from models.interchange.settings import (
     write_activation,
 )
 from models.interchange.tensors import matrix, table, vector
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import MoeConfig, Top1
 from models.t5.config import T5Config
 
 _TABLE, _OUTPUT = "shared.weight", "lm_head.weight"
@@ -46,13 +46,16 @@ def _feed_forward(default: str) -> Row:
         if len(words) > 2 or words[:-1] not in ([], ["gated"]):
             raise InterchangeError(f"config.json: feed_forward_proj={'-'.join(words)!r} is not supported")
         gated = len(words) == 2
-        return {"gated": gated, "activation": read_activation("gelu_new" if gated and words[-1] == "gelu" else words[-1])}
+        return {
+            "feed_forward.gated": gated,
+            "feed_forward.activation": read_activation("gelu_new" if gated and words[-1] == "gelu" else words[-1]),
+        }
 
     def write(c: T5Config) -> dict[str, Any]:
-        if c.gated and c.activation == "gelu":
+        if c.feed_forward.gated and c.feed_forward.activation == "gelu":
             raise InterchangeError("no T5 of Hugging Face is like this model: 'gated-gelu' means the tanh form there")
-        name = write_activation(c.activation)
-        return {"feed_forward_proj": f"gated-{'gelu' if name == 'gelu_new' else name}" if c.gated else name}
+        name = write_activation(c.feed_forward.activation)
+        return {"feed_forward_proj": f"gated-{'gelu' if name == 'gelu_new' else name}" if c.feed_forward.gated else name}
 
     return Row(read, write)
 
@@ -78,14 +81,14 @@ def _rows(feed_forward: str = "relu", *, scaled: bool = True) -> tuple[Row, ...]
         constant("is_encoder_decoder", True),
         Setting("vocab_size", "vocab", int),
         Setting("d_model", "model_dim", int),
-        Setting("d_kv", "head_dim", int),
-        Setting("d_ff", "hidden_dim", int),
+        Setting("d_kv", "attention.head_dim", int),
+        Setting("d_ff", "feed_forward.hidden_dim", int),
         Row(_read_depth, lambda c: dict.fromkeys(("num_layers", "num_decoder_layers"), c.layers // 2)),
-        Setting("num_heads", "heads", int),
-        Setting("relative_attention_num_buckets", "buckets", int, 32),
-        Setting("relative_attention_max_distance", "max_distance", int, 128),
-        Setting("dropout_rate", ("dropout", "hidden_dropout", "output_dropout"), float, 0.1),
-        Setting("layer_norm_epsilon", "norm_eps", float, 1e-6),
+        Setting("num_heads", "attention.heads", int),
+        Setting("relative_attention_num_buckets", "positions.buckets", int, 32),
+        Setting("relative_attention_max_distance", "positions.max_distance", int, 128),
+        Setting("dropout_rate", ("dropout", "feed_forward.dropout", "decoder.source_dropout"), float, 0.1),
+        Setting("layer_norm_epsilon", "norm.eps", float, 1e-6),
         _feed_forward(feed_forward),
         _output(scaled),
         fixed("decoder_start_token_id", 0),
@@ -99,18 +102,19 @@ _T5 = ModelType(
     config=T5Config,
     name="T5",
     architectures=("T5ForConditionalGeneration",),
-    fields=without(STANDARD, "gated", "key_bias", "output_bias")
+    fields=without(STANDARD, "feed_forward.gated")
     | {
-        "order": "pre",
-        "norm": "rms",
-        "norm_bias": False,
-        "positions": "relative_shared",
-        "attention_scale": False,
-        "attention_bias": False,
-        "ffn_bias": False,
-        "groups": lambda c: c.heads,
-        "start_id": 0,
-        "decoder_layers": 0,
+        "norm.order": "pre",
+        "norm.kind": "rms",
+        "norm.bias": False,
+        "positions.class": lambda c: "RelativeBuckets",
+        "positions.shared": True,
+        "attention.scale_dim": 1.0,
+        "attention.biases": "",
+        "feed_forward.bias": False,
+        "attention.groups": lambda c: c.attention.heads,
+        "decoder.start_id": 0,
+        "decoder.layers": 0,
     },
     rows=_rows(),
 )
@@ -125,25 +129,31 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
         raise InterchangeError(
             f"config.json: {encoder} and {decoder} sparse layers of {layers}: only every layer of both sides, or every second"
         )
-    return {"sparse_every": every.pop()}
+    return {"moe.every": every.pop()}
 
 
 _SWITCH = dataclasses.replace(
     _T5,
     name="Switch Transformer",
     architectures=("SwitchTransformersForConditionalGeneration",),
-    fields=_T5.fields | {"gated": False, "activation": "relu", "moe.gating": "top1", "moe.eval_capacity_factor": 0.0},
-    initial={"moe": MoeConfig, "moe.group_size": _GROUP, "moe.capacity_factor": 1.25},
+    fields=_T5.fields
+    | {
+        "feed_forward.gated": False,
+        "feed_forward.activation": "relu",
+        "moe.router.class": lambda c: "Top1",
+        "moe.capacity.eval_factor": 0.0,
+    },
+    initial={"moe": MoeConfig, "moe.router": Top1, "moe.group_size": _GROUP, "moe.capacity.factor": 1.25},
     rows=(
         *_rows(),
         fixed("feed_forward_proj", "relu"),
-        Setting("num_experts", "moe.experts", int, 8),
+        Setting("num_experts", "moe.experts.count", int, 8),
         Row(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.layer_groups for side in ("encoder", "decoder")}),
         constant("expert_capacity", _NO_LIMIT),
         fixed("router_bias", False),
-        Setting("router_jitter_noise", "moe.input_jitter", float, 0.01),
-        Setting("router_aux_loss_coef", "moe.balance_weight", float, 0.001),
-        Setting("router_z_loss_coef", "moe.z_weight", float, 0.001),
+        Setting("router_jitter_noise", "moe.router.jitter", float, 0.01),
+        Setting("router_aux_loss_coef", "moe.losses.balance_weight", float, 0.001),
+        Setting("router_z_loss_coef", "moe.losses.z_weight", float, 0.001),
         fixed("router_dtype", "float32"),
     ),
 )
@@ -160,7 +170,7 @@ def _names(c: T5Config, side: str) -> dict[bool, Names]:
         **attention_names("1.EncDecAttention", projections, "cross_attention"),
         f"{ffn}.layer_norm": "ffn_norm",
     }
-    inside = {"wi_0": "ffn.wg", "wi_1": "ffn.wi"} if c.gated else {"wi": "ffn.wi"}
+    inside = {"wi_0": "ffn.wg", "wi_1": "ffn.wi"} if c.feed_forward.gated else {"wi": "ffn.wi"}
     inside["wo"] = "ffn.wo"
     dense, mixture = f"{ffn}.{'mlp' if c.moe else 'DenseReluDense'}", f"{ffn}.mlp.experts.expert_{{expert}}"
     return {
@@ -191,7 +201,7 @@ class _HuggingFace(Interchange[T5Config]):
         for side in ("encoder", "decoder"):
             bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
             names = _names(c, side)
-            mapped.append(matrix(bias, (f"{side}_bias", (c.heads, c.buckets))))
+            mapped.append(matrix(bias, (f"{side}_bias", (c.attention.heads, c.positions.buckets))))
             mapped += encoder_decoder_layers(c, side, f"{side}.block.{{layer}}.layer.", names[False], names[True])
             mapped.append(vector(f"{side}.final_layer_norm.weight", (f"{side}_norm.scale", (m,))))
         return mapped if c.tied else [*mapped, matrix(_OUTPUT, ("softmax", (m, c.vocab)))]

@@ -4,122 +4,152 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from models.errors import multiples
-from models.parts.transformer_config import Activation, Norm, StackConfig
+from models.parts.attention.config import LearnedPatches, Rotary, Sinusoidal
+from models.parts.nested import changed
+from models.parts.numbers import check_finite
+from models.parts.transformer_config import NormConfig, StackConfig
 
-Pooling = Literal["token", "mean", "map"]
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Patches:
+    """Pictures, and the patches that they are taken apart into.
+
+    Attributes:
+      height, width: pixels of a picture.
+      channels: of a pixel.
+      size: pixels of a patch's side.
+      bias: of the patches' projection.
+    """
+
+    height: int = 224
+    width: int = 224
+    channels: int = 3
+    size: int = 16
+    bias: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("height", "width"):
+            if (pixels := getattr(self, name)) % self.size or not pixels:
+                raise ValueError(
+                    f"{name}={pixels}: patches of {self.size} pixels do not divide it; nearest are {multiples(pixels, self.size)}"
+                )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenPooling:
+    """The last layer's vector of the class token.
+
+    Attributes:
+      positioned: the token is a vector before the patches with a place of its own in the table; otherwise it is put there after
+        positions are added.
+    """
+
+    positioned: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeanPooling:
+    """The mean of the last layer's vectors."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MapPooling:
+    """Attention to all of the last layer's vectors from one learned query, followed by a feed-forward layer (Set Transformer;
+    Scaling ViT, arXiv 2106.04560, section 3.2)."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Classifier:
+    """The head of a ViT.
+
+    Attributes:
+      classes: 0 has none, and the outputs are the pooled vectors.
+      pooler: tanh(x W + b) between pooling and head.
+      loss: "softmax" over classes, or "sigmoid", of each class against all others.
+      label_smoothing: mass moved from the label to all other classes; of softmax.
+      bias: what the head's biases are initially; -10 makes every class of a sigmoid loss unlikely (Scaling ViT).
+    """
+
+    classes: int = 1000
+    pooler: bool = False
+    loss: Literal["softmax", "sigmoid"] = "softmax"
+    label_smoothing: float = 0.0
+    bias: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_finite(self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class VitConfig(StackConfig):
     """A Transformer encoder over the patches of a picture (ViT, arXiv 2010.11929), dense or sparse (V-MoE, arXiv 2106.05974).
 
-    `positions` are those of rows and columns: "learned" is a table with a vector for each patch, "sinusoidal" has sines of the
-    column in one half and of the row in the other (MoCo v3, arXiv 2104.02057), "rotary" turns the halves of each head likewise.
-
-    Attributes:
-      height, width: pixels of a picture.
-      channels: of a pixel.
-      patch: pixels of a patch's side.
-      classes: of the head; 0 has none, and the outputs are the pooled vectors.
-      pooling: of the last layer's vectors: "token" takes the class token's, "mean" the mean of the patches', "map" attends to all
-        from one learned query, followed by a feed-forward layer (Set Transformer; Scaling ViT, arXiv 2106.04560, section 3.2).
-      class_token: "none", "positioned" (a vector before the patches with a place of its own in the table) or "free" (put there
-        after positions are added).
-      pooler: tanh(x W + b) between pooling and head.
-      loss: "softmax" over classes, or "sigmoid", of each class against all others.
-      label_smoothing: mass moved from the label to all other classes; of softmax.
-      head_bias: what the head's biases are initially; -10 makes every class of a sigmoid loss unlikely (Scaling ViT).
-      patch_bias: a bias of the patches' projection.
+    `positions` are those of rows and columns: `LearnedPatches` is a table with a vector for each patch, `Sinusoidal` has sines of
+    the column in one half and of the row in the other (MoCo v3, arXiv 2104.02057), `Rotary` turns the halves of each head
+    likewise.
     """
 
     family: ClassVar[str] = "vit"
 
-    height: int = 224
-    width: int = 224
-    channels: int = 3
-    patch: int = 16
-    classes: int = 1000
-    pooling: Pooling = "token"
-    class_token: Literal["none", "positioned", "free"] = "positioned"
-    pooler: bool = False
-    loss: Literal["softmax", "sigmoid"] = "softmax"
-    label_smoothing: float = 0.0
-    head_bias: float = 0.0
-    patch_bias: bool = True
-    norm: Norm = "layer"
-    norm_bias: bool = True
-    activation: Activation = "gelu_tanh"
-    attention_bias: bool = True
-    ffn_bias: bool = True
+    patches: Patches = Patches()
+    positions: LearnedPatches | Rotary | Sinusoidal | None = LearnedPatches()
+    norm: NormConfig = NormConfig(kind="layer", bias=True)
+    pooling: TokenPooling | MeanPooling | MapPooling = TokenPooling()
+    head: Classifier = Classifier()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("height", "width"):
-            if (size := getattr(self, name)) % self.patch or not size:
-                raise ValueError(
-                    f"{name}={size}: patches of {self.patch} pixels do not divide it; nearest are {multiples(size, self.patch)}"
-                )
-        if (self.pooling == "token") != (self.class_token != "none"):
-            need = "needs one" if self.pooling == "token" else "reads none; nearest is 'none'"
-            raise ValueError(f"class_token={self.class_token!r}: pooling={self.pooling!r} {need}")
-        self.refuse_kinds()
-        if self.order == "post":
-            raise ValueError("order='post': there is no such ViT here; nearest is 'pre'")
-        if self.positions in ("relative", "relative_shared"):
-            raise ValueError(f"positions={self.positions!r}: there is no such ViT here; nearest is 'learned'")
-        if self.positions != "learned" and self.class_token == "positioned":
-            raise ValueError(f"class_token='positioned': positions={self.positions!r} have no table; nearest is 'free'")
-        if self.positions in ("rotary", "sinusoidal"):
-            name, size = ("head_dim", self.head_dim) if self.positions == "rotary" else ("model_dim", self.model_dim)
+        self.refuse_pattern()
+        if self.moe:
+            self.moe.refuse_leading()
+        if self.norm.order == "post":
+            raise ValueError("norm.order='post': there is no such ViT here; nearest is 'pre'")
+        if not isinstance(self.positions, LearnedPatches) and isinstance(self.pooling, TokenPooling) and self.pooling.positioned:
+            kind = type(self.positions).__name__
+            raise ValueError(f"pooling.positioned=True: positions={kind} have no table; nearest is False")
+        if isinstance(self.positions, (Rotary, Sinusoidal)):
+            of_heads = isinstance(self.positions, Rotary)
+            name, size = ("attention.rotary_dim", self.attention.rotary_dim) if of_heads else ("model_dim", self.model_dim)
             if size % 4:
                 raise ValueError(f"{name}={size}: rows and columns need a multiple of 4; nearest are {multiples(size, 4)}")
 
     @property
     def picture(self) -> tuple[int, int, int]:
         """Height, width and channels."""
-        return self.height, self.width, self.channels
+        return self.patches.height, self.patches.width, self.patches.channels
 
-    labels_field: ClassVar[str] = "classes"
+    labels_field: ClassVar[str] = "head.classes"
 
     @property
     def labels(self) -> int:
         """Classes of the head; 0 where it has none."""
-        return self.classes
+        return self.head.classes
 
     @property
     def grid(self) -> tuple[int, int]:
         """Rows and columns of patches."""
-        return self.height // self.patch, self.width // self.patch
+        return self.patches.height // self.patches.size, self.patches.width // self.patches.size
 
     @property
     def length(self) -> int:
         """Positions of a picture: its patches, and the class token where there is one."""
-        return self.grid[0] * self.grid[1] + (self.class_token != "none")
+        return self.grid[0] * self.grid[1] + isinstance(self.pooling, TokenPooling)
 
     @property
     def places(self) -> int:
         """Rows of the learned table of positions; 0 with other positions."""
-        return self.length - (self.class_token == "free") if self.positions == "learned" else 0
+        if not isinstance(self.positions, LearnedPatches):
+            return 0
+        free = isinstance(self.pooling, TokenPooling) and not self.pooling.positioned
+        return self.length - free
 
     def tiny(self) -> "VitConfig":
         """The same model, small enough for a test and divisible by the meshes of eight devices."""
-        length = 16 + (self.class_token != "none")
-        moe = self.moe and self.moe.shrunk(8 * length)
-        return dataclasses.replace(
-            self,
-            height=16,
-            width=16,
-            patch=4,
-            classes=self.classes and 8,
-            layers=4,
-            model_dim=16,
-            hidden_dim=32,
-            heads=4,
-            head_dim=8,
-            kv_heads=0,
-            moe=moe,
-            dropout=0.1,
-        )
+        length = 16 + isinstance(self.pooling, TokenPooling)
+        small = {"patches.height": 16, "patches.width": 16, "patches.size": 4, "head.classes": self.head.classes and 8}
+        small |= {"attention.heads": 4, "attention.head_dim": 8, "attention.kv_heads": 0, "feed_forward.hidden_dim": 32}
+        sizes = dict(layers=4, model_dim=16, dropout=0.1, moe=self.moe and self.moe.shrunk(8 * length))
+        return changed(self, small | sizes)
 
 
 CONFIG = VitConfig

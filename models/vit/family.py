@@ -9,9 +9,10 @@ import numpy as np
 from models.family import Family
 from models.parts.activations import POLICIES_WITH_EXPERTS
 from models.parts.activations import WITH_EXPERTS as ACTIVATIONS
+from models.parts.nested import changed
 from models.parts.transformer_config import MEANING_OF_BLOCKS
 from models.sharding.layouts import Recipe
-from models.vit.config import VitConfig
+from models.vit.config import MapPooling, TokenPooling, VitConfig
 from models.vit.layouts import LAYOUTS, WITH_EXPERTS
 from models.vit.model import Vit, resized
 
@@ -19,8 +20,8 @@ from models.vit.model import Vit, resized
 def deterministic(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
     """Returns the configuration with nothing random; see Family.deterministic. Routing groups are pictures."""
     del lengths
-    c = dataclasses.replace(c, layers=4 * len(c.layer_group), dropout=0.0, hidden_dropout=0.0)
-    return dataclasses.replace(c, moe=c.moe and c.moe.comparable(c.length))
+    moe = c.moe and c.moe.comparable(c.length)
+    return changed(c, {"layers": 4 * len(c.layer_group), "dropout": 0.0, "feed_forward.dropout": 0.0, "moe": moe})
 
 
 def searched(c: VitConfig) -> Mapping[str, Recipe]:
@@ -31,7 +32,8 @@ def searched(c: VitConfig) -> Mapping[str, Recipe]:
 def adapt_data(c: VitConfig, data: Any) -> Any:
     """Returns the data with pictures of the model's size, squeezed into it, with pixels from -1 to 1: as released models read
     them."""
-    return dataclasses.replace(data, height=c.height, width=c.width, channels=c.channels, mean=(0.5,), std=(0.5,), eval_crop=0.0)
+    height, width, channels = c.picture
+    return dataclasses.replace(data, height=height, width=width, channels=channels, mean=(0.5,), std=(0.5,), eval_crop=0.0)
 
 
 def resized_table(ours: VitConfig, theirs: VitConfig) -> dict[str, Callable[[np.ndarray], np.ndarray]]:
@@ -44,10 +46,11 @@ def resized_table(ours: VitConfig, theirs: VitConfig) -> dict[str, Callable[[np.
 
 def convention(c: VitConfig) -> str:
     """Returns what a count of parameters includes."""
-    token = "class token, " if c.class_token != "none" else ""
-    pool = {"token": "", "mean": "", "map": "MAP head, "}[c.pooling]
-    head = f"head of {c.classes:,} classes" if c.classes else "no head"
-    matrices = 4 * c.model_dim * c.heads * c.head_dim + (3 if c.gated else 2) * c.model_dim * c.hidden_dim
+    token = "class token, " if isinstance(c.pooling, TokenPooling) else ""
+    pool = "MAP head, " if isinstance(c.pooling, MapPooling) else ""
+    head = f"head of {c.head.classes:,} classes" if c.head.classes else "no head"
+    heads, dense = c.attention.heads * c.attention.head_dim, c.feed_forward
+    matrices = c.model_dim * (4 * heads + (3 if dense.gated else 2) * dense.hidden_dim)
     return (
         f"patches, {token}positions, {c.layers} layers, final norm, {pool}{head}; published: g and G count the body alone, e "
         f"with MAP head and classes, 22B the layers' matrices alone ({c.layers * matrices:,} here without experts)"
@@ -65,5 +68,5 @@ FAMILY = Family(
     default_experiment=lambda c: "vit.b16",
     deterministic=deterministic,
     searched=searched,
-    semantic_fields=(*MEANING_OF_BLOCKS, "pooling", "class_token"),
+    semantic_fields=(*MEANING_OF_BLOCKS, "pooling.class", "pooling.positioned"),
 )

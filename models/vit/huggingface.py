@@ -29,7 +29,8 @@ from models.interchange.settings import (
     setting,
 )
 from models.interchange.tensors import dense, matrix, norm, vector, without_prefix
-from models.vit.config import VitConfig
+from models.parts.attention.config import LearnedPatches
+from models.vit.config import TokenPooling, VitConfig
 
 _ARCHITECTURES = ("ViTForImageClassification", "ViTModel")
 _HEADS = ("vit.pooler.", "classifier.")
@@ -54,7 +55,7 @@ _LAYER = {
 def _read_size(theirs: Settings) -> Fields:
     size = theirs.get("image_size")
     pair = size if isinstance(size, list) and len(size) == 2 else [setting(theirs, "image_size", int, 224)] * 2
-    return {"height": pair[0], "width": pair[1]}
+    return {"patches.height": pair[0], "patches.width": pair[1]}
 
 
 def _read_outputs(theirs: Settings) -> Fields:
@@ -62,7 +63,7 @@ def _read_outputs(theirs: Settings) -> Fields:
     width = setting(theirs, "hidden_size", int, 768)
     if setting(theirs, "pooler_output_size", int, width) != width:
         raise InterchangeError(f"config.json: pooler_output_size={theirs['pooler_output_size']}: only hidden_size={width}")
-    return {"classes": 0 if bare else read_labels(theirs), "pooler": bare}
+    return {"head.classes": 0 if bare else read_labels(theirs), "head.pooler": bare}
 
 
 _VIT = ModelType(
@@ -72,30 +73,34 @@ _VIT = ModelType(
     null_is_default=True,
     fields=MULTI_HEAD
     | {
-        "order": "pre",
-        "positions": "learned",
-        "pooling": "token",
-        "class_token": "positioned",
-        "pooler": lambda c: not c.classes,
+        "norm.order": "pre",
+        "positions": LearnedPatches(),
+        "pooling": TokenPooling(),
+        "head.pooler": lambda c: not c.head.classes,
         "moe": None,
-        "patch_bias": True,
+        "patches.bias": True,
     },
     rows=(
-        Row(_read_size, lambda c: {"image_size": c.height if c.height == c.width else [c.height, c.width]}),
-        Setting("num_channels", "channels", int, 3),
-        Setting("patch_size", "patch", int, 16),
+        Row(
+            _read_size,
+            lambda c: {
+                "image_size": c.patches.height if c.patches.height == c.patches.width else [c.patches.height, c.patches.width]
+            },
+        ),
+        Setting("num_channels", "patches.channels", int, 3),
+        Setting("patch_size", "patches.size", int, 16),
         Setting("hidden_size", "model_dim", int, 768),
         Setting("num_hidden_layers", "layers", int, 12),
         head_count("num_attention_heads", "hidden_size", 12, 768),
-        Setting("intermediate_size", "hidden_dim", int, 3072),
-        Setting("hidden_act", "activation", Activation, "gelu"),
-        Setting("layer_norm_eps", "norm_eps", float, 1e-12),
+        Setting("intermediate_size", "feed_forward.hidden_dim", int, 3072),
+        Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
+        Setting("layer_norm_eps", "norm.eps", float, 1e-12),
         Setting("hidden_dropout_prob", "dropout", float, 0.0),
         also("attention_probs_dropout_prob", "dropout"),
         fixed("qkv_bias", True),
         allowed("pooler_act", "tanh"),
         allowed("problem_type", "single_label_classification"),
-        Row(_read_outputs, lambda c: {"architectures": [_ARCHITECTURES[not c.classes]]} | label_names(c.classes)),
+        Row(_read_outputs, lambda c: {"architectures": [_ARCHITECTURES[not c.head.classes]]} | label_names(c.head.classes)),
     ),
 )
 
@@ -122,21 +127,23 @@ class _HuggingFace(Interchange[VitConfig]):
         return {"eval_crop": _crop(c, preprocessor), **_normalization(c, preprocessor)}
 
     def entries(self, c: VitConfig) -> list[Entry]:
-        return self.readable_entries(c) if c.classes else without_prefix(self.readable_entries(c), "vit.")
+        return self.readable_entries(c) if c.head.classes else without_prefix(self.readable_entries(c), "vit.")
 
     def readable_entries(self, c: VitConfig) -> list[Entry]:
         m, patch = c.model_dim, "vit.embeddings.patch_embeddings.projection"
-        pixels: dict[str, Any] = dict(file=(m, c.channels, c.patch, c.patch), order=(2, 3, 1, 0), transposed=False)
+        pixels: dict[str, Any] = dict(
+            file=(m, c.patches.channels, c.patches.size, c.patches.size), order=(2, 3, 1, 0), transposed=False
+        )
         places: dict[str, Any] = dict(file=(1, c.places, m), transposed=False)
         return [
             vector("vit.embeddings.cls_token", ("class_token", (m,)), file=(1, 1, m)),
             matrix("vit.embeddings.position_embeddings", ("position_table", (c.places, m)), **places),
-            matrix(f"{patch}.weight", ("patches", (c.patch**2 * c.channels, m)), **pixels),
+            matrix(f"{patch}.weight", ("patches", (c.patches.size**2 * c.patches.channels, m)), **pixels),
             vector(f"{patch}.bias", ("patch_bias", (m,))),
             *layers(c, "encoder.dense", "vit.encoder.layer.{layer}.", _LAYER, layers=c.layers),
             *norm("vit.layernorm", "final_norm", m),
-            *(dense("classifier", "head.weight", (m, c.classes), bias="head.bias") if c.classes else []),
-            *(dense("vit.pooler.dense", "head.pooler", (m, m)) if c.pooler else []),
+            *(dense("classifier", "head.weight", (m, c.head.classes), bias="head.bias") if c.head.classes else []),
+            *(dense("vit.pooler.dense", "head.pooler", (m, m)) if c.head.pooler else []),
         ]
 
     def untied(self, theirs: Settings) -> dict[str, Any]:
@@ -160,8 +167,10 @@ def _crop(c: VitConfig, theirs: Settings) -> float:
         if len(size) != 1 or len(set(cut)) != 1 or cut[0] > size[0]:
             raise InterchangeError(f"crop_size={cut} of size={size}: only a square of a picture's shortest edge")
         size, crop = cut, cut[0] / size[0]
-    if size != [c.height, c.width]:
-        raise InterchangeError(f"size={size}: only the model's, [{c.height}, {c.width}], to which pictures are squeezed")
+    if size != [c.patches.height, c.patches.width]:
+        raise InterchangeError(
+            f"size={size}: only the model's, [{c.patches.height}, {c.patches.width}], to which pictures are squeezed"
+        )
     return crop
 
 
@@ -172,8 +181,10 @@ def _normalization(c: VitConfig, theirs: Settings) -> dict[str, tuple[float, ...
     for name, plain in (("mean", 0.0), ("std", 1.0)):
         values = setting(theirs, f"image_{name}", list, [0.5]) if normal else [plain]
         least = 1e-6 if name == "std" else -1e6
-        if len(values) not in (1, c.channels) or not all(type(v) in (int, float) and least < v < 1e6 for v in values):
-            raise InterchangeError(f"image_{name}={json.dumps(values)[:60]}: only {c.channels} numbers, a deviation above 0")
+        if len(values) not in (1, c.patches.channels) or not all(type(v) in (int, float) and least < v < 1e6 for v in values):
+            raise InterchangeError(
+                f"image_{name}={json.dumps(values)[:60]}: only {c.patches.channels} numbers, a deviation above 0"
+            )
         numbers[name] = tuple(map(float, values if len(set(values)) > 1 else values[:1]))
     return numbers
 

@@ -3,6 +3,7 @@
 B pictures, P pixels of a patch times channels, L positions, M model, C classes. The layers are models/parts/transformer.py.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -12,18 +13,20 @@ import numpy as np
 from flax import nnx
 
 from models.parts import transformer
+from models.parts.attention.config import GroupedQuery, Rotary, Sinusoidal
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotation
-from models.parts.layer_group import LayerGroup, routers_loss, run_groups
+from models.parts.layer_group import LayerGroup, routers_loss
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
 from models.parts.moe.layer import check_groups
 from models.parts.transformer import AttentionInputs
+from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
 from models.sharding.component import Component
 from models.sharding.params import constant, normal, param, stack_modules, zeros
-from models.vit.config import VitConfig
+from models.vit.config import MapPooling, TokenPooling, VitConfig
 
 
 class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
@@ -34,17 +37,15 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c, self.scope = c, scope
-        inner, m, pixels = scope / "embedding", c.model_dim, c.patch * c.patch * c.channels
+        inner, m, pixels = scope / "embedding", c.model_dim, c.patches.size * c.patches.size * c.patches.channels
         self.patches = param(k1, (pixels, m), ("pixels", "embed"), normal(pixels**-0.5), inner)
-        self.patch_bias = param(k1, (m,), ("embed",), zeros, inner) if c.patch_bias else None
-        self.class_token = param(k2, (m,), ("embed",), zeros, inner) if c.class_token != "none" else None
+        self.patch_bias = param(k1, (m,), ("embed",), zeros, inner) if c.patches.bias else None
+        self.class_token = param(k2, (m,), ("embed",), zeros, inner) if isinstance(c.pooling, TokenPooling) else None
         places = c.places, m
-        self.position_table = (
-            param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.positions == "learned" else None
-        )
+        self.position_table = param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.places else None
         self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k4, c.layer_groups)
         self.final_norm = transformer.norm(c, scope / "final_norm")
-        self.head = (MapHead if c.pooling == "map" else Head)(c, k5, scope / "head")
+        self.head = (MapHead if isinstance(c.pooling, MapPooling) else Head)(c, k5, scope / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns logits [B, C] outside training, or pooled vectors [B, M] where there are no classes."""
@@ -72,7 +73,7 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
                 kv = block.attention.keys_values(y_BLM, g.rotation)
                 p_BNLS = block.attention.probabilities(y_BLM, kv, g.mask, g.rotation)
                 maps.append(jnp.mean(p_BNLS, axis=(1, 2)))
-                x_BLM, _ = block(x_BLM, g, None, None)
+                x_BLM, _ = block(x_BLM, g, Context.evaluation())
         rows, columns = self.c.grid
         return jnp.stack(maps)[..., -rows * columns :].reshape(len(maps), len(x_BLM), rows, columns)
 
@@ -85,18 +86,18 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     @property
     def classes(self) -> int:
         """The number of classes of the head; 0 where it has none."""
-        return self.c.classes
+        return self.c.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the first layer's input [B, L, M]."""
         c, scope = self.c, self.scope / "embedding"
-        x_BLP = patches(batch["images"].astype(scope.dtype), c.patch, scope)
+        x_BLP = patches(batch["images"].astype(scope.dtype), c.patches.size, scope)
         x_BLM = add_bias(project(x_BLP, self.patches[...], scope), self.patch_bias)
         x_BLM = scope.shard(x_BLM, "batch", "length", "act_embed")
-        if c.positions == "sinusoidal":
+        if isinstance(c.positions, Sinusoidal):
             rows, columns = c.grid
             x_BLM += jnp.asarray(sinusoids(rows, columns, c.model_dim), x_BLM.dtype)
-        first = self.class_token is not None and c.class_token == "positioned"
+        first = isinstance(c.pooling, TokenPooling) and c.pooling.positioned
         table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
         if table_LM is not None:
             # Whole first: XLA has no way from the cut of a weight to that of positions, and would say so.
@@ -115,12 +116,12 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
-        x_BLM, statistics = run_groups(blocks, x_BLM, g, context.key, self.scope / "encoder")
+        x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
         return x_BLM, routers_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
 
     def _attention_inputs(self, used_B: jax.Array) -> AttentionInputs:
         segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))
-        turned = plane_rotation(self.c) if self.c.positions == "rotary" else None
+        turned = plane_rotation(self.c) if isinstance(self.c.positions, Rotary) else None
         return AttentionInputs(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
@@ -153,10 +154,10 @@ class Head(nnx.Module):
     def __init__(self, c: VitConfig, key: jax.Array, scope: Component):
         k_pooler, k_classes = jax.random.split(key, 5)[3:]
         self.c, self.scope, m = c, scope, c.model_dim
-        self.pooler = param(k_pooler, (m, m), ("embed", "mlp"), normal(m**-0.5), scope) if c.pooler else None
-        self.pooler_bias = param(k_pooler, (m,), ("mlp",), zeros, scope) if c.pooler else None
-        self.weight = param(k_classes, (m, c.classes), ("embed", "labels"), zeros, scope) if c.classes else None
-        self.bias = param(k_classes, (c.classes,), ("labels",), constant(c.head_bias), scope) if c.classes else None
+        self.pooler = param(k_pooler, (m, m), ("embed", "mlp"), normal(m**-0.5), scope) if c.head.pooler else None
+        self.pooler_bias = param(k_pooler, (m,), ("mlp",), zeros, scope) if c.head.pooler else None
+        self.weight = param(k_classes, (m, c.head.classes), ("embed", "labels"), zeros, scope) if c.head.classes else None
+        self.bias = param(k_classes, (c.head.classes,), ("labels",), constant(c.head.bias), scope) if c.head.classes else None
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         """Returns logits [B, C] of the normed output, or without classes pooled vectors [B, M]."""
@@ -169,7 +170,7 @@ class Head(nnx.Module):
 
     def pooled(self, x_BLM: jax.Array) -> jax.Array:
         """Returns a vector of each picture [B, M]."""
-        return x_BLM[:, 0] if self.c.pooling == "token" else jnp.mean(x_BLM, axis=1)
+        return x_BLM[:, 0] if isinstance(self.c.pooling, TokenPooling) else jnp.mean(x_BLM, axis=1)
 
 
 class MapHead(Head):
@@ -180,9 +181,13 @@ class MapHead(Head):
         k_probe, k_attention, k_ffn, *_ = jax.random.split(key, 5)
         m = c.model_dim
         self.probe = param(k_probe, (m,), ("embed",), normal(m**-0.5), scope)
-        self.attention = Attention(m, c.heads, c.head_dim, k_attention, scope, bias=True)
+        heads = GroupedQuery(heads=c.attention.heads, head_dim=c.attention.head_dim, biases="qkvo")
+        dense = dataclasses.replace(c.feed_forward, gated=False, bias=True)
+        self.attention = Attention(
+            BlockConfig(model_dim=m, attention=heads, positions=None, feed_forward=dense), k_attention, scope
+        )
         self.norm = transformer.norm(c, scope)
-        self.ffn = FeedForward(m, c.hidden_dim, k_ffn, scope, activation=c.activation, bias=True)
+        self.ffn = FeedForward(m, dense, k_ffn, scope)
 
     def pooled(self, x_BLM: jax.Array) -> jax.Array:
         """Returns what the probe attends to [B, M]; see Head."""
@@ -200,10 +205,10 @@ def label_loss(c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights
     """
     logits_BC = logits_BC.astype(jnp.promote_types(logits_BC.dtype, jnp.float32))
     weights_B2 = weights_B2.astype(logits_BC.dtype)
-    sides = [cross_entropy(logits_BC[:, None], labels_B2[:, i : i + 1], c.label_smoothing) for i in (0, 1)]
+    sides = [cross_entropy(logits_BC[:, None], labels_B2[:, i : i + 1], c.head.label_smoothing) for i in (0, 1)]
     smooth_B, plain_B = (sum(side[j][:, 0] * weights_B2[:, i] for i, side in enumerate(sides)) for j in (0, 1))
     real_B = jnp.sum(weights_B2, axis=1) > 0
-    if c.loss == "sigmoid":
+    if c.head.loss == "sigmoid":
         # The sum over classes of log(1 + exp x), less x where the class is the label.
         chosen_B2 = jnp.take_along_axis(logits_BC, labels_B2, axis=1)
         smooth_B = (jnp.sum(jax.nn.softplus(logits_BC), axis=1) - jnp.sum(chosen_B2 * weights_B2, axis=1)) * real_B
@@ -241,7 +246,8 @@ def plane_rotation(c: VitConfig) -> Rotation:
     """Returns the rotation of places in the plane: a quarter of each head's dimensions turns by the row against another by the
     column (as in EVA-02, arXiv 2303.11331). A class token is not turned."""
     rows, columns = np.mgrid[: c.grid[0], : c.grid[1]].reshape(2, 1, -1)
-    parts = [rotation(jnp.asarray(axis), c.head_dim // 2, c.rotary_base) for axis in (rows, columns)]
+    assert isinstance(c.positions, Rotary)
+    parts = [rotation(jnp.asarray(axis), c.attention.rotary_dim // 2, c.positions) for axis in (rows, columns)]
     cos, sin = (jnp.concatenate(pair, axis=-1) for pair in zip(*parts, strict=True))
     extra = c.length - rows.shape[1]
     return (jnp.pad(cos, ((0, 0), (extra, 0), (0, 0)), constant_values=1), jnp.pad(sin, ((0, 0), (extra, 0), (0, 0))))

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
 from models.interchange.tensors import matrix, norm, vector
-from models.vit.config import VitConfig
+from models.parts.attention.config import GroupedQuery
+from models.parts.transformer_config import Dense
+from models.vit.config import Classifier, Patches, VitConfig
 
 _AT = "Transformer/encoderblock_{layer}"
 _ATTENTION = "MultiHeadDotProductAttention_1"
@@ -40,23 +42,18 @@ class _Npz(ArrayFiles[VitConfig]):
         _, hidden = sizes(f"{first}/{_UP}", 2)
         prefix = _AT.partition("{")[0]
         return VitConfig(
-            height=grid * side,
-            width=grid * side,
-            channels=channels,
-            patch=side,
-            classes=sizes("head/kernel", 2)[1] if "head/kernel" in shapes else 0,
-            pooler="pre_logits/kernel" in shapes,
+            patches=Patches(height=grid * side, width=grid * side, channels=channels, size=side),
+            head=Classifier(
+                classes=sizes("head/kernel", 2)[1] if "head/kernel" in shapes else 0, pooler="pre_logits/kernel" in shapes
+            ),
             layers=len({name.split("/")[1] for name in shapes if name.startswith(prefix)}),
             model_dim=width,
-            hidden_dim=hidden,
-            heads=heads,
-            head_dim=head_dim,
-            activation="gelu_tanh",
-            norm_eps=1e-6,
+            attention=GroupedQuery(heads=heads, head_dim=head_dim, biases="qkvo"),
+            feed_forward=Dense(hidden_dim=hidden, activation="gelu_tanh", bias=True),
         )
 
     def entries(self, c: VitConfig) -> list[Entry]:
-        m, h, n, d, layers = c.model_dim, c.hidden_dim, c.heads, c.head_dim, c.layers
+        m, h, n, d, layers = c.model_dim, c.feed_forward.hidden_dim, c.attention.heads, c.attention.head_dim, c.layers
         ours, names = "encoder.dense", ("scale", "bias")
 
         def dense(theirs: str, to: str, shape: Shape, inputs: int = 1) -> list[Entry]:
@@ -70,7 +67,12 @@ class _Npz(ArrayFiles[VitConfig]):
         mapped = [
             vector("cls", ("class_token", (m,)), file=(1, 1, m)),
             matrix(_PLACES, ("position_table", (c.places, m)), transposed=False, file=(1, c.places, m)),
-            matrix(_PATCHES, ("patches", (c.patch**2 * c.channels, m)), transposed=False, file=(c.patch, c.patch, c.channels, m)),
+            matrix(
+                _PATCHES,
+                ("patches", (c.patches.size**2 * c.patches.channels, m)),
+                transposed=False,
+                file=(c.patches.size, c.patches.size, c.patches.channels, m),
+            ),
             vector("embedding/bias", ("patch_bias", (m,))),
             *norm(f"{_AT}/LayerNorm_0", f"{ours}.attention_norm", m, layers=layers, names=names),
             *dense(f"{_ATTENTION}/query", "attention.q", (m, n, d)),
@@ -82,8 +84,8 @@ class _Npz(ArrayFiles[VitConfig]):
             *dense("MlpBlock_3/Dense_1", "ffn.wo", (h, m)),
             *norm("Transformer/encoder_norm", "final_norm", m, names=names),
         ]
-        outputs = [("head", "weight", "bias", c.classes)] if c.classes else []
-        outputs += [("pre_logits", "pooler", "pooler_bias", m)] if c.pooler else []
+        outputs = [("head", "weight", "bias", c.head.classes)] if c.head.classes else []
+        outputs += [("pre_logits", "pooler", "pooler_bias", m)] if c.head.pooler else []
         for theirs, weight, bias, size in outputs:
             mapped.append(matrix(f"{theirs}/kernel", (f"head.{weight}", (m, size)), transposed=False))
             mapped.append(vector(f"{theirs}/bias", (f"head.{bias}", (size,))))

@@ -3,7 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.transformer_config import Activation, EncoderDecoderConfig, Norm, Positions
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
+from models.parts.transformer_config import DecoderConfig, EncoderDecoderConfig, NormConfig
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -14,7 +16,7 @@ class WhisperConfig(EncoderDecoderConfig):
       vocab: ids of the one embedding table, whose transpose makes the output logits.
       mels: bands of a frame.
       source_positions: rows of the encoder's table of positions, sinusoids at first; a position is two frames.
-      max_positions: rows of the decoder's learned table.
+      positions: the decoder's table.
     """
 
     family: ClassVar[str] = "whisper"
@@ -23,16 +25,9 @@ class WhisperConfig(EncoderDecoderConfig):
     vocab: int
     mels: int = 80
     source_positions: int = 1500
-    max_positions: int = 448
-    positions: Positions = "none"  # inside layers; the tables are the model's
-    norm: Norm = "layer"
-    norm_bias: bool = True
-    norm_eps: float = 1e-5
-    activation: Activation = "gelu"
-    attention_bias: bool = True
-    key_bias: bool = False
-    ffn_bias: bool = True
-    start_id: int = 50_258
+    positions: Learned = Learned(rows=448)
+    norm: NormConfig = NormConfig(kind="layer", bias=True, eps=1e-5)
+    decoder: DecoderConfig = DecoderConfig(start_id=50_258)
 
     @property
     def frame_width(self) -> int:
@@ -46,8 +41,8 @@ class WhisperConfig(EncoderDecoderConfig):
 
     def tiny(self) -> "WhisperConfig":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""
-        small = dict(vocab=64, head_dim=4, mels=min(self.mels, 16), source_positions=64, max_positions=32, start_id=1)
-        return dataclasses.replace(self, **self.shrunk() | small)
+        small = {"vocab": 64, "attention.head_dim": 4, "mels": min(self.mels, 16), "source_positions": 64}
+        return changed(self, self.shrunk() | small | {"positions.rows": 32, "decoder.start_id": 1})
 
 
 CONFIG = WhisperConfig

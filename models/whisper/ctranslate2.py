@@ -32,10 +32,10 @@ class _CTranslate2(ArrayFiles[WhisperConfig]):
         return config_of(vocab, width, hidden, mels, (sources, targets), (encoder, decoder))
 
     def entries(self, c: WhisperConfig) -> list[Entry]:
-        m, h, n, d = c.model_dim, c.hidden_dim, c.heads, c.head_dim
+        m, h, n, d = c.model_dim, c.feed_forward.hidden_dim, c.attention.heads, c.attention.head_dim
         mapped = [
             table("decoder/embeddings/weight", "embedding.table", (c.vocab, m)),
-            table("decoder/position_encodings/encodings", "positions", (c.max_positions, m)),
+            table("decoder/position_encodings/encodings", "positions", (c.positions.rows, m)),
             table("encoder/position_encodings/encodings", "front.positions", (c.source_positions, m)),
         ]
         for name, inputs in (("conv1", c.mels), ("conv2", m)):

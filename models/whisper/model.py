@@ -79,7 +79,7 @@ class Whisper(WhisperEncoder, EncoderDecoder, HearsWindows):
         self.c, self.scope = c, scope
         self.front = Front(c, k1, scope / "front")
         self.embedding = Embedding(c.vocab, c.model_dim, k2, scope / "embedding", std=0.02)
-        self.positions = param(k3, (c.max_positions, c.model_dim), ("positions", "embed"), normal(0.02), scope)
+        self.positions = param(k3, (c.positions.rows, c.model_dim), ("positions", "embed"), normal(0.02), scope)
         self.make_encoder(k4)
         self.make_decoder(k5)
 

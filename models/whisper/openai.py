@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
 from models.interchange.layers import attention_names, encoder_decoder_layers
 from models.interchange.tensors import convolution, norm, table
+from models.parts.attention.config import GroupedQuery, Learned
+from models.parts.transformer_config import DecoderConfig, Dense
 from models.whisper.config import WhisperConfig
 
 HEAD = 64  # dimensions of a head, of every released size
@@ -35,14 +37,12 @@ def config_of(
         vocab=vocab,
         mels=mels,
         source_positions=sources,
-        max_positions=targets,
+        positions=Learned(rows=targets),
         layers=encoder + decoder,
-        decoder_layers=0 if encoder == decoder else decoder,
+        decoder=DecoderConfig(layers=0 if encoder == decoder else decoder, start_id=50_257 if vocab == ENGLISH else 50_258),
         model_dim=width,
-        hidden_dim=hidden,
-        heads=width // HEAD,
-        head_dim=HEAD,
-        start_id=50_257 if vocab == ENGLISH else 50_258,
+        attention=GroupedQuery(heads=width // HEAD, head_dim=HEAD, biases="qvo"),
+        feed_forward=Dense(hidden_dim=hidden, activation="gelu", bias=True),
     )
 
 
@@ -68,7 +68,7 @@ class _OpenAi(ArrayFiles[WhisperConfig]):
         m = c.model_dim
         mapped = [
             table("decoder.token_embedding.weight", "embedding.table", (c.vocab, m)),
-            table("decoder.positional_embedding", "positions", (c.max_positions, m)),
+            table("decoder.positional_embedding", "positions", (c.positions.rows, m)),
             table("encoder.positional_embedding", "front.positions", (c.source_positions, m)),
             *convolution("encoder.conv1", "front.conv1.filter", (3, c.mels, m), bias="front.conv1.bias"),
             *convolution("encoder.conv2", "front.conv2.filter", (3, m, m), bias="front.conv2.bias"),

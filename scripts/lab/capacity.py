@@ -36,13 +36,10 @@ def main(arguments: list[str] | None = None) -> int:
     if moe is None:
         raise cli.ConfigError(f"--checkpoint {args.checkpoint}: {e.name} has no experts")
     kinds = {
-        priority: [
-            _score(args, e, weights, dataclasses.replace(moe, batch_priority=priority, **_slots(factor)))
-            for factor in args.factors
-        ]
+        priority: [_score(args, e, weights, _with_slots(moe, factor, batch_priority=priority)) for factor in args.factors]
         for priority in (True, False)
     }
-    dropless = _score(args, e, weights, dataclasses.replace(moe, **_slots(0.0)))
+    dropless = _score(args, e, weights, _with_slots(moe, 0.0))
     rows = [
         {"capacity_factor": factor, "batch_priority": first, "first_come": second}
         for factor, first, second in zip(args.factors, kinds[True], kinds[False], strict=True)
@@ -66,9 +63,10 @@ def _factors(text: str) -> list[float]:
     return factors
 
 
-def _slots(factor: float) -> dict[str, Any]:
-    """Returns the settings of so many slots at inference, not rounded up; 0 is a slot for every choice."""
-    return {"eval_capacity_factor": factor, "capacity_multiple": 0, "min_capacity": 1}
+def _with_slots(moe: Any, factor: float, **capacity: Any) -> Any:
+    """Returns the mixture with this capacity factor at inference, slots not rounded up; 0 is a slot for every choice."""
+    capacity |= dict(eval_factor=factor, multiple=0, least=1)
+    return dataclasses.replace(moe, capacity=dataclasses.replace(moe.capacity, **capacity))
 
 
 def _score(args: Any, e: Any, weights: Any, moe: Any) -> float:

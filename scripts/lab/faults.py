@@ -173,7 +173,7 @@ def wait_for_save(start: Start, workdir: Path, rng: random.Random) -> None:
 
 def differences(whole: Path, killed: Path) -> list[str]:
     """Returns what differs between two finished runs: lines of the log, arrays of the last checkpoint."""
-    from trainers import metrics
+    from trainers.monitoring import metrics
 
     def lines(workdir: Path) -> list[Any]:
         return [{k: v for k, v in x.items() if k != "memory_gib" and "_per_s" not in k} for x in metrics.read(workdir)]

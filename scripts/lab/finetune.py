@@ -66,7 +66,7 @@ def run(name: str, seed: int) -> dict[str, float]:
             stdout=subprocess.DEVNULL,
         )
         minutes = (time.monotonic() - began) / 60
-        from trainers import metrics
+        from trainers.monitoring import metrics
 
         scores = next(line for line in reversed(metrics.read(Path(folder))) if "eval/accuracy" in line)
     return {"accuracy": scores["eval/accuracy"], "macro_f1": scores["eval/macro_f1"], "minutes": minutes}

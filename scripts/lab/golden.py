@@ -14,7 +14,7 @@ FOLDER = ROOT / "configs" / "golden"
 
 def dump(name: str) -> str:
     """Returns the golden text of an experiment."""
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     e = registry.load(name)
     description = tables.describe(e)

@@ -60,8 +60,8 @@ def devices(args: Any, grid: tuple[int, int]) -> list[Any]:
 
     if not args.topology:
         return jax.devices()[: math.prod(grid)]
-    from trainers.chips import parse_slice
     from trainers.pods import topology
+    from trainers.runtime.chips import parse_slice
 
     chips = topology.devices(parse_slice(args.topology))
     if len(chips) != math.prod(grid):
@@ -89,8 +89,8 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
     import jax.numpy as jnp
     from jax.sharding import NamedSharding, PartitionSpec
 
-    from trainers.programs import hlo
-    from trainers.programs.collectives import collectives
+    from trainers.hlo import parsing
+    from trainers.hlo.collectives import collectives
 
     dtype = jnp.dtype(args.dtype or ("bfloat16" if args.topology else "float32"))
     space, whole = (NamedSharding(scope.mesh, spec) for spec in (PartitionSpec(None, "rows", "columns"), PartitionSpec()))
@@ -101,7 +101,7 @@ def compiled(args: Any, scope: Any, convolution: Any) -> dict[str, Any]:
         return jax.grad(lambda x, w: jnp.sum(jnp.square(convolution(x, w).astype(jnp.float32))), argnums=(0, 1))(x, w)
 
     program = jax.jit(gradient, out_shardings=(space, whole)).lower(image, filters).compile()
-    traffic = collectives(hlo.parse(program.as_text() or ""), dict(scope.mesh.shape))
+    traffic = collectives(parsing.parse(program.as_text() or ""), dict(scope.mesh.shape))
     moved = [c for c in traffic if c.kind in ("collective-permute", "all-gather", "all-to-all")]
     analysis: Any = program.memory_analysis()
     return {

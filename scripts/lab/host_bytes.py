@@ -26,7 +26,7 @@ from configs.pods import PODS
 from configs.registry import ConfigError
 from models.sharding import torus
 from scripts import cli
-from trainers.chips import Slice, parse_slice
+from trainers.runtime.chips import Slice, parse_slice
 from trainers.text_table import markdown
 
 _CHILD = "SHARDZOO_HOST_BYTES"  # set for the processes that this command starts

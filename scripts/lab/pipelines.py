@@ -10,6 +10,7 @@ differentiation, 1F1B and interleaved 1F1B. Memory is the compiler's own analysi
 import dataclasses
 import json
 
+from models.parts.nested import changed
 from scripts import cli
 
 
@@ -50,8 +51,17 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     from trainers.plan import make_plan
 
     e = registry.tiny(cli.synthetic(registry.load("gpt.quickstart")))
-    model = dataclasses.replace(
-        e.model, layers=2 * stages, model_dim=128, hidden_dim=512, heads=4, head_dim=32, vocab=2048, dropout=0.0
+    model = changed(
+        e.model,
+        {
+            "layers": 2 * stages,
+            "model_dim": 128,
+            "feed_forward.hidden_dim": 512,
+            "attention.heads": 4,
+            "attention.head_dim": 32,
+            "vocab": 2048,
+            "dropout": 0.0,
+        },
     )
     execution = dataclasses.replace(e.execution, remat="full")
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)

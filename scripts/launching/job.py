@@ -12,9 +12,9 @@ from configs.registry import ConfigError
 from data.paths import is_address
 from models.errors import nearest, shortened
 from models.sharding import torus
-from trainers.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
 from trainers.plan import make_plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, UNSAVED
+from trainers.runtime.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
 
 BAD_ARGUMENT = 2  # the exit code of scripts.cli.run for a user's error
 FINAL = (DONE, BAD_ARGUMENT, UNSAVED, DIVERGED, CORRUPTED)

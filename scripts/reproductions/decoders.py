@@ -80,7 +80,9 @@ def glam() -> Iterator[Row]:
         total = parameters(f"gpt.{name}")
         experts = sum(n for key, n in parts(f"gpt.{name}").items() if key.startswith("decoder.sparse.ffn.w"))
         yield Row(name, paper, total, note)
-        yield Row(f"{name}, for a token", active, total - experts * (moe.experts - moe.wanted) // moe.experts, note)
+        yield Row(
+            f"{name}, for a token", active, total - experts * (moe.experts.count - moe.router.choices) // moe.experts.count, note
+        )
 
 
 @reproduction("MaxText's README of 2023; Pax's GPT-3 of MLPerf", unit="parameters")

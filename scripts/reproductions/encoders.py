@@ -95,9 +95,9 @@ def vmoe() -> Iterator[Row]:
 SMALL = (
     "--model.layers=4",
     "--model.model_dim=64",
-    "--model.hidden_dim=128",
-    "--model.heads=4",
-    "--model.head_dim=16",
+    "--model.feed_forward.hidden_dim=128",
+    "--model.attention.heads=4",
+    "--model.attention.head_dim=16",
     "--data.batch_size=64",
 )
 FACTORS = (0.0625, 0.125, 0.25, 0.5)
@@ -153,7 +153,8 @@ def _with_slots(factor: float, priority: bool) -> Callable[[Experiment], Experim
 
     def change(e: Experiment) -> Experiment:
         model: Any = e.model
-        slots = dict(eval_capacity_factor=factor, capacity_multiple=0, min_capacity=1, batch_priority=priority)
-        return dataclasses.replace(e, model=dataclasses.replace(model, moe=dataclasses.replace(model.moe, **slots)))
+        slots = dict(eval_factor=factor, multiple=0, least=1, batch_priority=priority)
+        moe = dataclasses.replace(model.moe, capacity=dataclasses.replace(model.moe.capacity, **slots))
+        return dataclasses.replace(e, model=dataclasses.replace(model, moe=moe))
 
     return change

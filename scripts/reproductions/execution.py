@@ -6,6 +6,7 @@ from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment, HeldOut
+from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -20,7 +21,7 @@ def _small() -> Experiment:
     data: Any = e.data
     small = dataclasses.replace(
         e,
-        model=dataclasses.replace(e.model, model_dim=128, hidden_dim=352, head_dim=32),
+        model=changed(e.model, {"model_dim": 128, "feed_forward.hidden_dim": 352, "attention.head_dim": 32}),
         layout=ONE_DEVICE,
         data=dataclasses.replace(data, batch_size=ROWS),
         eval=HeldOut(limit=40, batch_size=8),

@@ -5,14 +5,14 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from configs import registry
 from data.config import HeldOut
 from data.translation.config import Translate
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, TopK
+from models.parts.nested import changed
 from models.sharding.expert_layouts import expert_parallel, expert_parallel_2d
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -60,7 +60,7 @@ def table_3() -> Iterator[Row]:
 @reproduction(f"{PAPER}, Figure 7", "chart", unit="GB of weights and optimizer a device", minutes=1)
 def figure_7() -> Iterator[Row]:
     """With experts over all devices, memory of weights a device depends on the layers, not on the experts."""
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     read = {"moe_128e_12l": "1.9", "moe_512e_12l": "2.05", "moe_2048e_12l": "2.3", "moe_2048e_36l": "6.0", "moe_2048e_60l": "9.6"}
     for name, paper in read.items():
@@ -154,7 +154,10 @@ STEPS = 5000
 
 def _mixture(experts: int) -> MoeConfig:
     return MoeConfig(
-        experts=experts, gating="top_k", choices=2, norm_topk=True, hidden_dim=64, group_size=256, eval_capacity_factor=4.0
+        experts=ExpertsConfig(count=experts, hidden_dim=64),
+        router=TopK(choices=2, normalized=True),
+        group_size=256,
+        capacity=Capacity(eval_factor=4.0),
     )
 
 
@@ -164,13 +167,9 @@ def _small(layers: int, experts: int) -> training.Arm:
     experts are never dropped at random: the step then draws nothing, and all seeds share a compiled program."""
     e = registry.load("gshard_m4.quickstart")
     moe = _mixture(experts) if experts > 1 else None
-    sizes: Any = dict(layers=layers, model_dim=64, hidden_dim=128, heads=4, head_dim=16, source_vocab=8192, target_vocab=4096)
-    e = dataclasses.replace(
-        e,
-        model=dataclasses.replace(e.model, moe=moe, label_smoothing=0.0, **sizes),
-        layout=expert_parallel(1, 1),
-        eval=HeldOut(batch_size=32),
-    )
+    sizes = {"layers": layers, "model_dim": 64, "source_vocab": 8192, "target_vocab": 4096, "feed_forward.hidden_dim": 128}
+    parts = {"attention.heads": 4, "attention.head_dim": 16, "loss.label_smoothing": 0.0, "moe": moe}
+    e = dataclasses.replace(e, model=changed(e.model, sizes | parts), layout=expert_parallel(1, 1), eval=HeldOut(batch_size=32))
     others = ("--data.cache=m4_102_small", "--data.batch_size=32", "--train.log_every=50", "--execution.unroll=0")
     return training.Arm(f"{layers}-layers-{experts}-experts", training.shortened(e, STEPS, *others, evaluations=5, warm=False))
 

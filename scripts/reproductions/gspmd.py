@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
+from models.parts.nested import changed
 from models.sharding.pipelines.schedule import Schedule
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
@@ -30,7 +31,7 @@ def table_2_sizes() -> Iterator[Row]:
 @reproduction("Lingvo's lm/README and DenseBuilder: GSPMD's finalised annotations", unit="dimensions on X and on Y")
 def table_1() -> Iterator[Row]:
     """The weights of a dense layer are cut in two dimensions: M on X, heads and H on Y."""
-    from trainers.programs import tables
+    from trainers.hlo import tables
 
     paper = {
         "decoder.attention.q": ("X", "Y", None),
@@ -95,7 +96,9 @@ def bubbles_measured(folder: Path) -> list[Row]:
     model: Any = e.model
     e = dataclasses.replace(
         e,
-        model=dataclasses.replace(model, layers=8, model_dim=64, hidden_dim=128, heads=4, head_dim=16),
+        model=changed(
+            model, {"layers": 8, "model_dim": 64, "feed_forward.hidden_dim": 128, "attention.heads": 4, "attention.head_dim": 16}
+        ),
         train=dataclasses.replace(e.train, steps=6, log_every=1, checkpoint=dataclasses.replace(e.train.checkpoint, every=0)),
         eval=dataclasses.replace(e.eval, limit=24, batch_size=24),  # pyright: ignore[reportCallIssue]
         execution=dataclasses.replace(e.execution, remat="full"),

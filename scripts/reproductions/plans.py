@@ -14,8 +14,8 @@ def modelled(folder: Path, name: str) -> dict[str, Any]:
     Compiles for a minute or more otherwise; needs `make setup DEVICE=plan`.
     """
     from configs.pods import PODS
-    from trainers.chips import parse_slice, set_for
     from trainers.pods import libtpu, report
+    from trainers.runtime.chips import parse_slice, set_for
 
     file = folder / f"{name}.json"
     if file.exists():

@@ -35,6 +35,6 @@ def _parts_of(e: Experiment) -> dict[str, int]:
 @functools.cache
 def step_flops(name: str) -> float:
     """Returns the model FLOPs of a training step, recomputation not counted (PaLM's definition)."""
-    from trainers.programs.model_flops import model_flops
+    from trainers.hlo.model_flops import model_flops
 
     return model_flops(registry.load(name))

@@ -9,7 +9,8 @@ from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1, TopK
+from models.parts.nested import changed
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, step_flops
@@ -94,16 +95,20 @@ PRINTED = "the paper prints its negative"  # the negative log perplexity, where 
 def _small(steps: int, moe: MoeConfig | None = None, **model: Any) -> Experiment:
     """Returns T5 with 4 layers of 64 on spans of English; with a mixture in every second layer at the same FLOPs a token."""
     e = registry.load("t5.quickstart")
-    sizes: Any = dict(layers=4, model_dim=64, hidden_dim=128, heads=4, head_dim=16)
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=moe, **sizes, **model))
+    sizes: Any = {"layers": 4, "model_dim": 64, "feed_forward.hidden_dim": 128, "attention.heads": 4, "attention.head_dim": 16}
+    e = dataclasses.replace(e, model=changed(e.model, sizes | model | {"moe": moe}))
     return training.shortened(e, steps, "--data.batch_size=16", "--train.log_every=20", evaluations=5)
 
 
-def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **fields: Any) -> MoeConfig:
+def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **router: Any) -> MoeConfig:
     """Returns Switch's mixture, or one of two experts a token, of which none is dropped at random: no step draws anything."""
-    gating: Any = dict(gating="top1") if choices == 1 else dict(gating="top_k", choices=choices, norm_topk=True)
-    settings: Any = dict(group_size=256, capacity_factor=factor, router_std=0.02, eval_capacity_factor=4.0)
-    return MoeConfig(experts=experts, **settings | gating | fields)
+    router = {"init_std": 0.02} | router
+    return MoeConfig(
+        experts=ExpertsConfig(count=experts),
+        router=Top1(**router) if choices == 1 else TopK(choices=choices, normalized=True, **router),
+        capacity=Capacity(factor=factor, eval_factor=4.0),
+        group_size=256,
+    )
 
 
 @reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=11)
@@ -188,12 +193,12 @@ def _speed(run: training.Run) -> float:
 def switch_stability(folder: Path) -> list[Row]:
     """A router in bfloat16 diverges (-3.780 instead of -1.718), one in float32 inside a bfloat16 model does not (-1.716); a tenth
     of the initial variance is better after 3,500 steps, and spreads less: -2.72, standard deviation .01, against -3.60, .68."""
-    fine: Any = dict(router_std=0.0)  # so that init_scale holds for routers too
+    fine: Any = dict(init_std=0.0)  # so that init_scale holds for routers too
     low = ["--execution.dtype=bfloat16"]
     arms = [
         training.arm("float32", _small(SHORT_STEPS, _mixture(8, **fine), init_scale=0.1)),
         training.arm("selective", _small(SHORT_STEPS, _mixture(8, **fine), init_scale=0.1), *low),
-        training.arm("bfloat16-router", _small(SHORT_STEPS, _mixture(8, **fine, router_dtype="same"), init_scale=0.1), *low),
+        training.arm("bfloat16-router", _small(SHORT_STEPS, _mixture(8, **fine, dtype="same"), init_scale=0.1), *low),
         training.arm("init-1.0", _small(SHORT_STEPS, _mixture(8, **fine))),
     ]
     runs = training.train(folder, arms)

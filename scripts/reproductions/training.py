@@ -112,7 +112,8 @@ def _seeded(e: Experiment, seed: int) -> Experiment:
 
 
 def _run(workdir: Path, e: Experiment) -> Run:
-    from trainers import metrics, runlog, trainer
+    from trainers import runlog, trainer
+    from trainers.monitoring import metrics
 
     ended = _ended(workdir, e)
     if ended is None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from configs.optimizers import Constant, Cosine, Exponential, InverseSqrt, Linear
-from trainers.optimizers import learning_rate
+from trainers.optimizers.transforms import learning_rate
 
 
 @pytest.mark.parametrize("kind", [Cosine, Linear, Exponential])

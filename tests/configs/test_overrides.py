@@ -23,8 +23,8 @@ def test_a_union_takes_the_name_of_a_class():
 def test_an_optional_part_is_added_and_removed():
     """None removes a part; the name of its class brings it back with the fields that are given."""
     e = registry.load("gpt.quickstart")
-    mixture = override(e, ["--model.moe", "MoeConfig", "--model.moe.experts", "4"])
-    assert mixture.model.moe.experts == 4  # pyright: ignore[reportAttributeAccessIssue]
+    mixture = override(e, ["--model.moe", "MoeConfig", "--model.moe.experts.count", "4"])
+    assert mixture.model.moe.experts.count == 4  # pyright: ignore[reportAttributeAccessIssue]
     assert override(mixture, ["--model.moe", "None"]).model == dataclasses.replace(e.model, moe=None)
 
 
@@ -33,6 +33,8 @@ def test_an_optional_part_is_added_and_removed():
     [
         (["--optimizer", "Lomb"], "--optimizer 'Lomb': no such class; did you mean 'Lamb'?"),
         (["--optimizer", "Sgd", "--optimizer.b1", "0.5"], "no field or option --optimizer.b1"),
+        (["--model.heads", "8"], "no field or option --model.heads; did you mean 'model.attention.heads'?"),
+        (["--model.norm_eps", "1e-5"], "no field or option --model.norm_eps; did you mean 'model.norm.eps'?"),
         (["--optimizer.schedule", "Constant"], "--optimizer.schedule.value is missing: Constant has no default for it"),
     ],
 )

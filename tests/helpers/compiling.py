@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 
-from trainers import xla_flags
+from trainers.runtime import xla_flags
 
 # The fusions of XLA's CPU compiler go through MLIR, whose passes take about half of the time of a training step's compilation.
 _WISHES = ("--xla_backend_optimization_level=0", "--xla_cpu_use_fusion_emitters=false")

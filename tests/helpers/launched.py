@@ -19,7 +19,7 @@ from tests.helpers.caches import write_text_cache
 from tests.helpers.compiling import CHEAP
 from tests.helpers.waiting import HANGS, wait_until
 from tests.multi_device.observed import Pieces
-from trainers import metrics
+from trainers.monitoring import metrics
 
 VARYING = re.compile("memory_gib|.*_per_s")
 

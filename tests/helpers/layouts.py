@@ -19,8 +19,8 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.families import family_of
 from trainers import state
-from trainers.programs import equality
-from trainers.programs.equality import Trial
+from trainers.hlo import equality
+from trainers.hlo.equality import Trial
 
 MESH = {2: (2, 4), 3: (2, 2, 2)}  # by the number of sizes that a layout takes
 STEPS = 3

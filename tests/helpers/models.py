@@ -13,7 +13,7 @@ from configs.experiment import Experiment
 from models.bert.model import Bert
 from models.execution import Execution
 from models.families import family_of
-from models.parts.moe.config import MoeConfig
+from models.parts.nested import changed
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, with_params
@@ -26,19 +26,10 @@ ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 
 
 def varied(e: Experiment, **fields: Any) -> Experiment:
-    """The experiment with these fields of its model, otherwise of its mixture of experts, or of its execution changed."""
-    model: Any = e.model
-    models_own = {field.name for field in dataclasses.fields(model)}
-
-    def own(kind: type) -> dict[str, Any]:
-        names = [field.name for field in dataclasses.fields(kind) if field.name not in models_own]
-        return {name: fields.pop(name) for name in names if name in fields}
-
-    execution = dataclasses.replace(e.execution, **own(Execution))
-    mixture = own(MoeConfig)
-    if mixture:
-        fields["moe"] = dataclasses.replace(model.moe, **mixture)
-    return dataclasses.replace(e, model=dataclasses.replace(model, **fields), execution=execution)
+    """The experiment with these fields of its model, by dotted paths, or of its execution changed."""
+    names = [field.name for field in dataclasses.fields(Execution)]
+    execution = dataclasses.replace(e.execution, **{name: fields.pop(name) for name in names if name in fields})
+    return dataclasses.replace(e, model=changed(e.model, fields), execution=execution)
 
 
 @functools.cache

@@ -2,9 +2,9 @@
 
 import itertools
 
-from trainers.chips import Chip, Slice
+from trainers.hlo.parsing import Program, parse
 from trainers.pods.price import Price, price
-from trainers.programs.hlo import Program, parse
+from trainers.runtime.chips import Chip, Slice
 
 US = 1e-6
 # A cycle and a byte over a link take a nanosecond, a hop a microsecond; memory has 10 kB a microsecond, products 1 MFLOP.

@@ -8,8 +8,9 @@ from typing import Any
 import jax
 
 from configs.experiment import Experiment
-from trainers import metrics, runlog, step, trainer
+from trainers import runlog, step, trainer
 from trainers.measure.mlperf_log import Request
+from trainers.monitoring import metrics
 
 
 def run(e: Experiment, workdir: Path, log: Request | None = None) -> int:

@@ -1,6 +1,5 @@
 """Settings of encoders' config.json: what each says where it is there, left out or null, and that none is passed over."""
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -13,6 +12,7 @@ from models.bert.huggingface import INTERCHANGE
 from models.interchange import InterchangeError
 from models.parts.attention.config import LayerVariant
 from models.parts.heads_config import Tagging
+from models.parts.nested import changed
 from tests.parity.live import FIXTURES
 
 STEMS = {
@@ -183,12 +183,12 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     new = read("modernbert", layer_types=types, rope_parameters=bases, global_rope_theta=7.0, global_attn_every_n_layers=9)
     assert read("modernbert", global_rope_theta=500.0, local_rope_theta=50.0) == new
     full, near = LayerVariant(), LayerVariant(window=65, base=50.0)
-    assert new.kinds == (full, near, near) and new.rotary_base == 500.0
+    assert new.attention.pattern == (full, near, near) and new.positions.base == 500.0
     assert read("modernbert", rope_parameters={"full_attention": None}) == read("modernbert")
     odd = read("modernbert", layer_types=[*types[1:], types[1]], local_attention=7)
     near = LayerVariant(window=4, base=10_000.0)
-    assert odd.kinds == (near, near, full)
-    assert read("modernbert", layer_types=["full_attention"] * 22).kinds == (full,)
+    assert odd.attention.pattern == (near, near, full)
+    assert read("modernbert", layer_types=["full_attention"] * 22).attention.pattern == (full,)
     written = INTERCHANGE.write_config(odd)
     assert written["local_attention"] == 6 and "global_attn_every_n_layers" not in written
     assert INTERCHANGE.write_config(new)["global_attn_every_n_layers"] == 3
@@ -197,14 +197,14 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        (dict(order="sandwich", bare_first=False), "order='sandwich' (it has 'pre')"),
-        (dict(kinds=(LayerVariant(window=3), LayerVariant(window=5))), "its layers are of two kinds"),
-        (dict(kinds=(LayerVariant(rotary=False),)), "its layers are of two kinds"),
-        (dict(types=2), "types=2 (it has 0)"),
+        ({"norm.order": "sandwich", "bare_first": False}, "order='sandwich' (it has 'pre')"),
+        ({"attention.pattern": (LayerVariant(window=3), LayerVariant(window=5))}, "its layers are of two kinds"),
+        ({"attention.pattern": (LayerVariant(rotary=False),)}, "its layers are of two kinds"),
+        ({"embedding.types": 2}, "types=2 (it has 0)"),
         (dict(head=Tagging(labels=3)), "transform=False (it has True)"),
     ],
 )
 def test_what_no_modernbert_has_is_not_written(changes, part):
     with pytest.raises(InterchangeError) as caught:
-        INTERCHANGE.write_config(dataclasses.replace(read("modernbert"), **changes))
+        INTERCHANGE.write_config(changed(read("modernbert"), changes))
     assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1

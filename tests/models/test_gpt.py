@@ -14,8 +14,8 @@ from models.parts.attention.mask import AttentionMask, zigzag
 from models.parts.losses import cross_entropy
 from models.protocol import Context
 from models.sharding.params import describe, with_params
+from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
-from trainers.programs.equality import exact
 
 # In the layers alone, where the paper says so (Table 27): the two tables have 32,000 x dim, and their norms and biases.
 LAMDA = {"lamda_2b": (10, 2560, 40), "lamda_8b": (16, 4096, 64), "lamda_137b": (64, 8192, 128)}

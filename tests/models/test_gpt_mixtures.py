@@ -1,6 +1,5 @@
 """Mixtures of experts in Hugging Face's files: every form of their tensors, and every setting of their config.json."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -15,6 +14,7 @@ from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.gpt.huggingface.experts import unpacked
 from models.gpt.huggingface.mixtures import MIXTURES
 from models.interchange import InterchangeError, tensors
+from models.parts.nested import changed
 from tests.parity.live import FIXTURES
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
@@ -68,7 +68,7 @@ def test_no_setting_is_passed_over(kind):
     [
         ("mixtral", dict(router_jitter_noise=0.1), "router_jitter_noise=0.1 is not supported"),
         ("mixtral", dict(num_experts=9, num_local_experts=8), "num_local_experts and num_experts are not the same"),
-        ("mixtral", dict(num_experts_per_tok=9), "choices=9: gating='top_k' needs from 1 to experts=8"),
+        ("mixtral", dict(num_experts_per_tok=9), "router.choices=9: must be from 1 to experts.count=8"),
         ("qwen2_moe", dict(mlp_only_layers=[3]), "decoder_sparse_step=1 with mlp_only_layers="),
         ("qwen2_moe", dict(decoder_sparse_step=7), "decoder_sparse_step=7 with mlp_only_layers="),
         ("olmoe", dict(clip_qkv=8.0), "clip_qkv=8.0 is not supported, only null"),
@@ -76,7 +76,7 @@ def test_no_setting_is_passed_over(kind):
         ("deepseek_v3", dict(scoring_func="softmax"), 'scoring_func="softmax" is not supported'),
         ("deepseek_v3", dict(num_key_value_heads=64), "num_key_value_heads=64: only as num_attention_heads=128"),
         ("deepseek_v3", dict(attention_bias=True), "attention_bias=true is not supported"),
-        ("deepseek_v3", dict(n_group=7), "expert_groups=7: must divide experts=256; nearest is 8"),
+        ("deepseek_v3", dict(n_group=7), "router.groups.count=7: must divide experts.count=256; nearest is 8"),
     ],
 )
 def test_what_is_not_read_is_refused(kind, fields, message):
@@ -143,7 +143,7 @@ def test_packed_numbers_are_unpacked():
 @pytest.mark.parametrize("name", ["gemma2_uncapped", "gemma3_whole", "gpt_oss_plain"])
 def test_a_model_without_windows_names_one(name):
     """Their classes make the mask of a window, which no layer may read, and fail without its size."""
-    config = dataclasses.replace(HuggingFace(FIXTURES / name).config, kinds=())
+    config = changed(HuggingFace(FIXTURES / name).config, {"attention.pattern": ()})
     theirs = GPT_FILES.write_config(config)
     assert isinstance(theirs["sliding_window"], int) and set(theirs["layer_types"]) == {"full_attention"}
     assert GPT_FILES.read_config(theirs).kinds == ()
@@ -191,6 +191,7 @@ def test_weights_of_another_router_are_refused():
     """Gates that are divided by their sum and those that are not have the same shapes, and one line tells them apart."""
     source = HuggingFace(FIXTURES / "qwen3_moe")
     assert source.config.moe
-    other = dataclasses.replace(source.config, moe=dataclasses.replace(source.config.moe, norm_topk=False))
-    with pytest.raises(InterchangeError, match=r"with moe\.norm_topk=True, this one has False; set --model\.moe\.norm_topk"):
+    other = changed(source.config, {"moe.router.normalized": False})
+    message = r"with moe\.router\.normalized=True, this one has False; set --model\.moe\.router\.normalized"
+    with pytest.raises(InterchangeError, match=message):
         weights.fitting(other, source.shapes, source)

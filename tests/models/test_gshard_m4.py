@@ -1,7 +1,6 @@
 """Properties of the GShard M4 model, on a tiny one."""
 
 import dataclasses
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -14,14 +13,14 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.decoding import beam_search
 from models.parts.losses import cross_entropy
-from models.parts.moe.config import Gating, MoeConfig
+from models.parts.moe.config import ExpertChoice, ExpertsConfig, MoeConfig, Top1, Top2, TopK
 from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, with_params
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
+from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
-from trainers.programs.equality import exact
 
 # Billions of parameters: the arithmetic of the paper's Table 1 and A.2, to the digits given.
 SIZES = {
@@ -47,7 +46,7 @@ def test_the_papers_models_have_the_papers_sizes(name):
 def test_layers_that_do_not_pair_up_are_refused():
     """Half the layers are the encoder's, and every second one an MoE layer: 14 is not possible, 12 and 16 are."""
     with pytest.raises(ValueError, match="nearest are 12 and 16"):
-        GShardM4Config(layers=14, moe=MoeConfig(experts=8))
+        GShardM4Config(layers=14, moe=MoeConfig(experts=ExpertsConfig(count=8)))
 
 
 def tiny(**model):
@@ -60,8 +59,7 @@ def model(request):
     """A tiny model in float64 with a gating, by default GShard's, which outside training drops nothing: no token can push another
     one out of an expert."""
     with jax.enable_x64(True):
-        gating = getattr(request, "param", "top2")
-        p = make_plan(tiny(gating=gating, choices=3 if gating == "top_k" else 0), jax.devices()[:1])
+        p = make_plan(tiny(**{"moe.router": getattr(request, "param", Top2())}), jax.devices()[:1])
         yield with_params(p.model, fresh_state(p).params)
 
 
@@ -120,7 +118,7 @@ def test_packing_changes_nothing(model, float64):
 
 @pytest.mark.parametrize(
     "model",
-    [pytest.param(g, marks=() if g in ("top2", "expert_choice") else pytest.mark.slow) for g in get_args(Gating)],
+    [Top2(), ExpertChoice(), *(pytest.param(router, marks=pytest.mark.slow) for router in (Top1(), TopK(choices=3)))],
     indirect=True,
 )
 def test_cached_decoding_equals_teacher_forcing(model, float64):
@@ -142,7 +140,7 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
     assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("model", ["top2", pytest.param("top1", marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("model", [Top2(), pytest.param(Top1(), marks=pytest.mark.slow)], indirect=True)
 def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
     """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots.
 
@@ -180,9 +178,9 @@ def loss_and_gradients(e):
 def test_variants_give_one_model(float64):
     """Dispatch by einsum (the paper's), sort or ragged rows, layers kept or recomputed: one loss and one gradient, drops and
     all."""
-    want = loss_and_gradients(tiny(capacity_factor=1.0, dispatch="einsum"))
+    want = loss_and_gradients(tiny(**{"moe.capacity.factor": 1.0}, dispatch="einsum"))
     for variant in ({"dispatch": "sort", "remat": "full"}, {"dispatch": "ragged", "remat": "dots"}):
-        got = loss_and_gradients(tiny(capacity_factor=1.0, **variant))
+        got = loss_and_gradients(tiny(**{"moe.capacity.factor": 1.0}, **variant))
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-12), want, got)
 
 
@@ -200,7 +198,7 @@ def test_groups_that_span_rows_are_not_dealt_out(group_size, microbatches, stage
     """Microbatches, of the step and of a pipeline, take rows one by one: routing groups of several rows would have other rows in
     them, and another loss. A plan refuses that in one line with the nearest size."""
     layout = LAYOUTS["pipelines_with_experts"](2, 1, 2) if stages == 2 else LAYOUTS["expert_parallel"](1, 2)
-    e = tiny(layers=8, group_size=group_size)
+    e = tiny(layers=8, **{"moe.group_size": group_size})
     e = dataclasses.replace(e, layout=layout, train=dataclasses.replace(e.train, microbatches=microbatches))
     if not refused:
         make_plan(e, abstract=True)
@@ -212,7 +210,7 @@ def test_groups_that_span_rows_are_not_dealt_out(group_size, microbatches, stage
 
 def test_a_pipelined_tower_alone_is_asked():
     """With the encoder in stages, the decoder's groups may span rows."""
-    e = dataclasses.replace(tiny(layers=8, group_size=32), layout=LAYOUTS["encoder_pipelined"](2, 1, 2))
+    e = dataclasses.replace(tiny(layers=8, **{"moe.group_size": 32}), layout=LAYOUTS["encoder_pipelined"](2, 1, 2))
     e = dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=64))
     make_plan(e, abstract=True)
     with pytest.raises(LayoutError, match=r"rows of 24 positions, .* nearest size that fits is 24"):
@@ -226,7 +224,7 @@ def test_every_moe_layer_adds_its_z_loss(float64):
     batch = {k: np.concatenate([example(s, 16, 16)[k] for s in range(4)]) for k in example(0, 1, 1)}
 
     def loss(weight: float):
-        p = make_plan(tiny(z_weight=weight), jax.devices()[:1])
+        p = make_plan(tiny(**{"moe.losses.z_weight": weight}), jax.devices()[:1])
         return jax.jit(lambda params: with_params(p.model, params).loss(batch, Context.evaluation()))(fresh_state(p).params)
 
     off, on = loss(0.0), loss(0.1)

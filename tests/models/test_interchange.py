@@ -1,6 +1,5 @@
 """Mappings: reading ours out of theirs and writing it back changes nothing, and touches no more than it must."""
 
-import dataclasses
 import json
 from typing import Any
 
@@ -15,7 +14,10 @@ from models.gpt.config import GptConfig
 from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.interchange import Entry, Interchange, InterchangeError, Part, tensors
 from models.interchange.tensors import matrix, vector
+from models.parts.attention.config import GroupedQuery, Learned, RelativeBuckets, Rotary
 from models.parts.heads_config import Classification, MaskedLm
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense
 
 M, N, D, L = 6, 3, 2, 4  # model, heads, head, layers
 
@@ -195,25 +197,41 @@ def test_what_ours_has_not_is_refused_by_name(family, config, parts):
 def test_rope_theta_is_found_where_old_and_new_versions_write_it():
     old = GPT_FILES.read_config(LLAMA | {"rope_theta": 500, "rope_scaling": None})
     new = GPT_FILES.read_config(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
-    assert old == new and new.rotary_base == 500.0
-    assert GPT_FILES.read_config(LLAMA).rotary_base == 10_000.0
+    assert old == new and new.positions.base == 500.0
+    assert GPT_FILES.read_config(LLAMA).positions.base == 10_000.0
 
 
-BASE = BertConfig(vocab=9, layers=1, model_dim=6, hidden_dim=5, heads=3, head_dim=2, max_positions=7)
+BASE = BertConfig(
+    vocab=9,
+    layers=1,
+    model_dim=6,
+    attention=GroupedQuery(heads=3, head_dim=2, biases="qkvo"),
+    positions=Learned(rows=7),
+    feed_forward=Dense(hidden_dim=5, activation="gelu", bias=True),
+)
 DECODER = GptConfig(
-    vocab=9, layers=1, model_dim=6, hidden_dim=5, heads=3, head_dim=2, positions="rotary", gated=True, activation="silu"
+    vocab=9,
+    layers=1,
+    model_dim=6,
+    attention=GroupedQuery(heads=3, head_dim=2),
+    positions=Rotary(),
+    feed_forward=Dense(hidden_dim=5, activation="silu", gated=True),
 )
 
 
 @pytest.mark.parametrize(
     ("config", "changes", "parts"),
     [
-        (BASE, dict(order="pre", types=0), ["BERT", "order='pre' (it has 'post')", "types=0 (it has 2)"]),
-        (BASE, dict(kv_heads=1), ["groups=1 (it has 3)"]),
+        (BASE, {"norm.order": "pre", "embedding.types": 0}, ["BERT", "order='pre' (it has 'post')", "types=0 (it has 2)"]),
+        (BASE, {"attention.kv_heads": 1}, ["groups=1 (it has 3)"]),
         (BASE, dict(head=MaskedLm(transform=False)), ["masked tokens", "transform=False (it has True)"]),
         (BASE, dict(head=Classification(labels=2, pooling="mean")), ["sequence classification", "pooling='mean'"]),
-        (DECODER, dict(order="parallel"), ["Llama", "order='parallel' (it has 'pre')"]),
-        (DECODER, dict(positions="relative", logit_cap=50.0), ["GPT-2", "positions='relative'", "logit_cap=50.0"]),
+        (DECODER, {"norm.order": "parallel"}, ["Llama", "order='parallel' (it has 'pre')"]),
+        (
+            DECODER,
+            {"positions": RelativeBuckets(), "attention.logit_cap": 50.0},
+            ["GPT-2", "positions.class='RelativeBuckets'", "logit_cap=50.0"],
+        ),
     ],
     ids=["bert-order", "bert-kv_heads", "bert-transform", "bert-mean", "palm", "lingvo"],
 )
@@ -222,7 +240,7 @@ def test_what_transformers_has_not_is_refused_by_name(config, changes, parts):
     family: Any = BERT_FILES if isinstance(config, BertConfig) else GPT_FILES
     family.write_config(config)
     with pytest.raises(InterchangeError) as caught:
-        family.write_config(dataclasses.replace(config, **changes))
+        family.write_config(changed(config, changes))
     assert all(part in str(caught.value) for part in parts), caught.value
 
 

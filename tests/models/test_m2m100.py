@@ -12,8 +12,10 @@ from configs import registry
 from models.execution import Execution
 from models.m2m100.config import M2M100Config
 from models.m2m100.model import M2M100
+from models.parts.attention.config import GroupedQuery
 from models.parts.encoder_decoder import shift_right
 from models.parts.layers import sinusoids
+from models.parts.transformer_config import Dense
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import describe
@@ -50,7 +52,16 @@ def test_every_fourth_layer_of_nllbs_mixture_has_experts():
 
 def test_embeddings_are_scaled_and_positions_count_from_two(float64):
     """The first token's vector is 4 times its row of the table at 16 dimensions, plus the sinusoids of position 2."""
-    c = dataclasses.replace(M2M100Config(vocab=64, layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=4), dropout=0.0)
+    c = dataclasses.replace(
+        M2M100Config(
+            vocab=64,
+            layers=4,
+            model_dim=16,
+            attention=GroupedQuery(heads=4, head_dim=4, biases="qkvo"),
+            feed_forward=Dense(hidden_dim=32, bias=True),
+        ),
+        dropout=0.0,
+    )
     model = M2M100(c, jax.random.key(0), Component(ONE_DEVICE, execution=Execution(dtype="float64")))
     ids, positions = jnp.array([[7, 9]]), jnp.array([[0, 1]])
     table = np.asarray(model.embedding.table[...], np.float64)

@@ -1,6 +1,5 @@
 """MetNet-2: its size, what each part may see, and the counts that its scores are made of."""
 
-import dataclasses
 import functools
 from typing import Any
 
@@ -13,12 +12,13 @@ from numpy.testing import assert_allclose
 from configs import registry
 from data.reading.examples import open_source
 from models.errors import UserError
-from models.metnet2.config import RAIN, MetNet2Config
+from models.metnet2.config import RAIN, Edges, EqualBins, MetNet2Config
 from models.metnet2.model import CUTS, MetNet2
+from models.parts.nested import changed
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from tests.helpers.contexts import EVALUATION, training
-from trainers.programs import tables
+from trainers.hlo import tables
 
 WHERE = Component(ONE_DEVICE)
 
@@ -56,7 +56,7 @@ def test_the_papers_model_has_the_parameters_of_its_shapes():
 def test_a_dry_position_is_normed_alone():
     """Changing the rain at one position changes logits no farther away than convolutions reach: no statistic is over space."""
     model, batch = tiny()
-    c = dataclasses.replace(model.c, dilations=(1,), detail_blocks=1)
+    c = changed(model.c, {"context.dilations": (1,), "detail.blocks": 1})
     small, alone = MetNet2(c, jax.random.key(1), WHERE), batch | {"ahead": batch["ahead"]}
     more = alone | {"inputs": alone["inputs"].at[0, -1, 9, 9, 0].add(10.0)}
     differs = np.argwhere(np.abs(np.asarray(logits(small, more) - logits(small, alone))).max(axis=-1) > 0)
@@ -100,7 +100,7 @@ def test_every_part_of_the_input_matters():
         "lead_time": batch["lead_time"] % 6 + 1,
         "ahead": batch["ahead"] + 1,
     }
-    assert plain.shape == (4, 32, 32, model.c.bins)
+    assert plain.shape == (4, 32, 32, model.c.bins.count)
     for name, value in changed.items():
         assert not np.allclose(logits(model, batch | {name: value}), plain, atol=1e-4), name
 
@@ -109,7 +109,7 @@ def test_the_loss_is_the_classes_cross_entropy():
     """A rate on an edge is in the class above it; the last class has no end."""
     model, batch = tiny()
     logp = np.asarray(jax.nn.log_softmax(logits(model, batch), axis=-1))
-    classes = np.searchsorted(model.c.lower_edges, np.asarray(batch["targets"]), side="right")
+    classes = np.searchsorted(model.c.bins.lower_edges, np.asarray(batch["targets"]), side="right")
     weights = np.asarray(batch["weights"])
     want = -(np.take_along_axis(logp, classes[..., None], -1)[..., 0] * weights).sum() / weights.sum()
     assert_allclose(model.loss(batch, training()).value, want, rtol=1e-5)
@@ -120,7 +120,7 @@ def test_counts_are_those_of_a_loop_over_points():
     model, batch = tiny()
     counts = model.counts(given := logits(model, batch), batch)
     probs = np.asarray(jax.nn.softmax(given, axis=-1), np.float64)
-    edges, weights, targets = np.array(model.c.lower_edges), np.asarray(batch["weights"]), np.asarray(batch["targets"])
+    edges, weights, targets = np.array(model.c.bins.lower_edges), np.asarray(batch["weights"]), np.asarray(batch["targets"])
     below = np.cumsum(probs, axis=-1)[..., :-1]
     widths = np.diff([0.0, *edges])
     error = ((below - (targets[..., None] < edges)) ** 2 * widths).sum(axis=-1)
@@ -140,12 +140,12 @@ def test_counts_are_those_of_a_loop_over_points():
     ("fields", "message"),
     [
         ({"thresholds": (0.3,)}, r"model.thresholds: 0.3 is no edge of a class; the nearest is 0.[24]"),
-        ({"bins": 4, "edges": (1.0, 2.0)}, "model.edges: 2 values, where 4 bins have 3, each above the one before"),
-        ({"bins": 3, "edges": (2.0, 1.0)}, "model.edges: 2 values, where 3 bins have 2, each above the one before"),
-        ({"upsample": 0}, "model.upsample=0: must be at least 1"),
+        ({"bins": Edges, "bins.lower_edges": (2.0, 1.0)}, "lower_edges: 2 values, where each must be above the one before"),
+        ({"bins": EqualBins, "bins.count": 0}, "count=0: must be at least 1"),
+        ({"detail.upsample": 0}, "upsample=0: must be at least 1"),
     ],
 )
 def test_impossible_sizes_are_refused(fields, message):
     """With the nearest that is possible."""
     with pytest.raises(UserError, match=message):
-        MetNet2Config(channels=1, masks=1, **fields)
+        changed(MetNet2Config(channels=1, masks=1), fields)

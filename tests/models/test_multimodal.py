@@ -1,6 +1,5 @@
 """Models of pictures and sounds: what a row lacks does not matter, and towers start from their own weights."""
 
-import dataclasses
 from typing import Any
 
 import jax
@@ -11,8 +10,8 @@ from numpy.testing import assert_allclose
 
 from configs import registry
 from models.families import family_of
-from models.multimodal.config import MultimodalConfig
 from models.parts.decoding import follow
+from models.parts.nested import changed
 from models.protocol import Context
 from models.sharding.params import describe, to_params, with_params
 from tests.helpers.models import ALONE, model_of
@@ -112,7 +111,7 @@ def test_a_picture_has_a_vector(float64, name):
     vectors = vectors_of(m, seen)
     alone = vectors_of(m, {k: v[2:] for k, v in seen.items()})
     assert_allclose(alone, vectors[2:], atol=1e-9)
-    assert vectors.shape == (3, m.c.vision.model_dim) and np.abs(vectors[0] - vectors[2]).max() > 1e-3
+    assert vectors.shape == (3, m.c.towers.vision.model_dim) and np.abs(vectors[0] - vectors[2]).max() > 1e-3
 
 
 def test_cached_and_uncached_decoding_agree(float64, name):
@@ -129,23 +128,21 @@ def test_cached_and_uncached_decoding_agree(float64, name):
 def test_a_model_of_one_tower(float64):
     """Ears alone, eyes alone: the parameters of the other tower are not there."""
     c: Any = registry.load("multimodal.quickstart").model.tiny()
-    for change, gone in (({"whisper": None}, "audio"), ({"vision": None}, "vision")):
-        one = dataclasses.replace(c, **change)
+    for change, gone in (({"towers.audio": None}, "audio"), ({"towers.vision": None}, "vision")):
+        one = changed(c, change)
         made = jax.eval_shape(lambda key, one=one: family_of(one).model(one, key, ALONE), jax.random.key(0))
         assert not [info.name for info in describe(made) if gone in info.name]
     with pytest.raises(ValueError, match="a model needs a tower"):
-        dataclasses.replace(c, whisper=None, vision=None)
-    with pytest.raises(ValueError, match=r"vision\.classes=8"):
-        MultimodalConfig(
-            **{f.name: getattr(c, f.name) for f in dataclasses.fields(c)} | {"vision": dataclasses.replace(c.vision, classes=8)}
-        )
+        changed(c, {"towers.audio": None, "towers.vision": None})
+    with pytest.raises(ValueError, match=r"vision\.head\.classes=8"):
+        changed(c, {"towers.vision.head.classes": 8})
 
 
 def test_a_tower_starts_from_its_own_weights(tmp_path):
     """The audio tower takes the encoder of a Whisper and leaves its decoder; what has no weights starts fresh."""
     e = registry.tiny(registry.load("multimodal.quickstart"))
     model: Any = e.model
-    whisper = model.whisper
+    whisper = model.towers.audio
     made = to_params(jax.jit(lambda: family_of(whisper).model(whisper, jax.random.key(3), ALONE))())
     folder = tmp_path / "whisper"
     huggingface.write_folder(source.Arrays(whisper, made), folder)

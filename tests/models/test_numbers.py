@@ -1,6 +1,5 @@
 """Numbers of configurations: those of which a model would make NaN are refused, typed or out of a file."""
 
-import dataclasses
 import json
 import math
 import re
@@ -13,7 +12,8 @@ from configs import registry
 from configs.overrides import override
 from configs.registry import ConfigError
 from models.interchange import InterchangeError
-from models.parts.attention.config import LayerVariant, Rotary
+from models.parts import nested
+from models.parts.attention.config import LayerVariant, LongRope, Yarn
 from trainers.weights.huggingface import HuggingFace
 
 PARITY = Path(__file__).parents[1] / "fixtures" / "parity"
@@ -23,10 +23,10 @@ NONE = (math.nan, math.inf, -math.inf)
 @pytest.mark.parametrize(
     "field, values",
     [
-        ("norm_eps", (0.0, -1.0, 1e-300, 1.0, 1e308, *NONE)),
-        ("rotary_base", (0.0, -1.0, 1.0, 1e308, *NONE)),
-        ("logit_cap", NONE),
-        ("attention_scalar", NONE),
+        ("norm.eps", (0.0, -1.0, 1e-300, 1.0, 1e308, *NONE)),
+        ("positions.base", (0.0, -1.0, 1.0, 1e308, *NONE)),
+        ("attention.logit_cap", NONE),
+        ("attention.scale_dim", NONE),
         ("embedding_scale", NONE),
     ],
 )
@@ -34,27 +34,27 @@ def test_numbers_that_give_nan_are_refused_by_hand(field, values):
     """An option of an experiment is refused in one line that names it and its value; others are taken."""
     e = registry.load("gpt.quickstart")
     for value in values:
-        with pytest.raises(ConfigError, match=re.escape(f"{field}={value}: must be ")):
+        with pytest.raises(ConfigError, match=re.escape(f"{field.rpartition('.')[2]}={value}: must be ")):
             override(e, [f"--model.{field}={value}"])
-    assert override(e, [f"--model.{field}", "0.5" if field == "norm_eps" else "1e6"]) != e
+    assert override(e, [f"--model.{field}", "0.5" if field == "norm.eps" else "1e6"]) != e
 
 
-@pytest.mark.parametrize("name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm_eps"), ("vit.b16", "norm_eps")])
+@pytest.mark.parametrize("name, field", [("conformer.large", "norm_eps"), ("bert.base", "norm.eps"), ("vit.b16", "norm.eps")])
 def test_every_family_checks_its_norms(name, field):
     """Configurations that share no class have the same check."""
     model = registry.load(name).model
     for value in (0.0, math.nan):
-        with pytest.raises(ValueError, match=f"{field}={value}: must be "):
-            dataclasses.replace(model, **{field: value})
+        with pytest.raises(ValueError, match=f"eps={value}: must be "):
+            nested.changed(model, {field: value})
 
 
 def test_parts_check_their_numbers():
     """So have the stretching of positions, and layers with a base of their own."""
     for value in NONE:
         with pytest.raises(ValueError, match=rf"amplitude={value}: must be a finite number"):
-            Rotary(amplitude=value)
+            Yarn(factor=2.0, original=4, amplitude=value)
         with pytest.raises(ValueError, match=r"long=.*: must be a finite number"):
-            Rotary(scaling="longrope", original=4, short=(1.0, 1.0), long=(1.0, value))
+            LongRope(original=4, short=(1.0, 1.0), long=(1.0, value))
         with pytest.raises(ValueError, match=rf"base={value}: must be "):
             LayerVariant(base=value)
 

@@ -1,7 +1,5 @@
 """T5 and Switch Transformer: published sizes to the parameter, and what tells them from other encoder-decoders."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,10 @@ from numpy.testing import assert_allclose
 
 from configs import registry
 from models.execution import Execution
+from models.parts.attention.config import GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import relative_buckets
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import describe
@@ -45,7 +46,14 @@ SIZES = {
     "switch.xxl_128e": 394_675_073_024,
     "switch.c_2048e": 1_571_327_875_360,
 }
-TINY = T5Config(layers=4, model_dim=16, hidden_dim=32, heads=4, head_dim=8, vocab=64, buckets=8, max_distance=16)
+TINY = T5Config(
+    vocab=64,
+    layers=4,
+    model_dim=16,
+    attention=GroupedQuery(heads=4, head_dim=8, scale_dim=1.0),
+    positions=RelativeBuckets(buckets=8, max_distance=16, shared=True),
+    feed_forward=Dense(hidden_dim=32),
+)
 
 
 @pytest.mark.parametrize("name", SIZES)
@@ -59,7 +67,7 @@ def model_of(**fields) -> T5:
 
     @jax.jit
     def make(key):
-        return jax.tree.map(lambda x: x.astype(jnp.float64), T5(dataclasses.replace(TINY, **fields), key, scope))
+        return jax.tree.map(lambda x: x.astype(jnp.float64), T5(changed(TINY, fields), key, scope))
 
     return make(jax.random.key(0))
 
@@ -106,7 +114,7 @@ def test_distances_beyond_the_last_bucket_share_it():
 def test_z_loss_is_a_part_of_the_objective(float64):
     """1e-4 times the mean squared log of the summed exponentials, told as a metric and as auxiliary."""
     arrays = batch()
-    plain, with_z = (model_of(z_loss=weight).loss(arrays, EVALUATION) for weight in (0.0, 1e-2))
+    plain, with_z = (model_of(**{"loss.z_weight": weight}).loss(arrays, EVALUATION) for weight in (0.0, 1e-2))
     norm = jax.nn.logsumexp(model_of()(arrays), axis=-1)
     assert_allclose(with_z.value - plain.value, 1e-2 * jnp.mean(norm**2), rtol=1e-9)
     assert_allclose(with_z.extra, with_z.value - plain.value, rtol=1e-9)
@@ -117,7 +125,7 @@ def test_dropout_is_drawn_in_hidden_layers_and_on_the_encoders_output(float64):
     """Each kind alone changes the loss of a training pass, and nothing in evaluation."""
     arrays, plain = batch(), model_of()
     want = plain.loss(arrays, training(0)).value
-    for name in ("hidden_dropout", "output_dropout"):
+    for name in ("feed_forward.dropout", "decoder.source_dropout"):
         model = model_of(**{name: 0.5})
         assert float(model.loss(arrays, training(0)).value) != float(want)
         assert_allclose(model.loss(arrays, EVALUATION).value, plain.loss(arrays, EVALUATION).value, rtol=1e-12)

@@ -1,6 +1,5 @@
 """ViT and V-MoE: published sizes to the parameter, what each variant computes, and released files."""
 
-import dataclasses
 import json
 import re
 from pathlib import Path
@@ -18,16 +17,19 @@ from data.images.config import ImageData
 from models.errors import UserError
 from models.execution import Execution
 from models.families import family_of
+from models.parts import nested
+from models.parts.attention.config import GroupedQuery, QkNorm, Rotary, Sinusoidal
 from models.parts.losses import per
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, TopK
+from models.parts.transformer_config import Dense
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import describe, to_params
-from models.vit.config import VitConfig
+from models.vit.config import Classifier, MapPooling, MeanPooling, Patches, VitConfig
 from models.vit.model import Vit, label_loss, patches, resized, sinusoids
 from tests.helpers.contexts import EVALUATION, training
+from trainers.hlo import tables
 from trainers.plan import abstract_model
-from trainers.programs import tables
 from trainers.weights import huggingface, load_any, source
 
 # Parameters without the head, and with it: "token" heads have 1,000 classes, "map" ones 29,593, mixtures 21,843.
@@ -45,7 +47,14 @@ SIZES = {
     "vit.moe_h14_32e": (7_135_765_760, 7_163_746_643),
     "vit.moe_15b": (14_663_375_232, 14_694_152_019),
 }
-TINY = VitConfig(height=12, width=16, patch=4, channels=2, classes=5, layers=2, model_dim=16, hidden_dim=24, heads=2, head_dim=8)
+TINY = VitConfig(
+    layers=2,
+    model_dim=16,
+    attention=GroupedQuery(heads=2, head_dim=8, biases="qkvo"),
+    feed_forward=Dense(hidden_dim=24, activation="gelu_tanh", bias=True),
+    patches=Patches(height=12, width=16, size=4, channels=2),
+    head=Classifier(classes=5),
+)
 WHERE = Component(ONE_DEVICE, execution=Execution(dtype="float64"))
 
 
@@ -68,7 +77,7 @@ def test_22b_counts_the_matrices_of_its_layers():
 
 def model_of(**fields) -> Vit:
     """A tiny model, none of whose parameters is zero."""
-    c = dataclasses.replace(TINY, **fields)
+    c = nested.changed(TINY, fields)
     model = jax.jit(lambda key: Vit(c, key, WHERE))(jax.random.key(0))
     leaves, tree = jax.tree.flatten(model)
     rng = np.random.default_rng(0)
@@ -80,7 +89,7 @@ def batch(rows: int = 3, c: VitConfig = TINY) -> dict[str, jax.Array]:
     share = rng.uniform(0.5, 1, rows)
     return {
         "images": jnp.asarray(rng.normal(size=(rows, *c.picture))),
-        "labels": jnp.asarray(rng.integers(0, c.classes, (rows, 2)), jnp.int32),
+        "labels": jnp.asarray(rng.integers(0, c.head.classes, (rows, 2)), jnp.int32),
         "label_weights": jnp.asarray(np.stack([share, 1 - share], 1)),
     }
 
@@ -95,19 +104,17 @@ def test_patches_are_taken_row_by_row():
 
 VARIANTS = {
     "token": {},
-    "free_token": dict(class_token="free"),
-    "mean_sinusoidal": dict(pooling="mean", class_token="none", positions="sinusoidal"),
-    "map_rotary": dict(pooling="map", class_token="none", positions="rotary"),
-    "22b": dict(
-        pooling="map",
-        class_token="none",
-        order="parallel",
-        qk_norm=True,
-        attention_bias=False,
-        output_bias="yes",
-        norm_bias=False,
-    ),
-    "pooler": dict(pooler=True),
+    "free_token": {"pooling.positioned": False},
+    "mean_sinusoidal": {"pooling": MeanPooling(), "positions": Sinusoidal()},
+    "map_rotary": {"pooling": MapPooling(), "positions": Rotary()},
+    "22b": {
+        "pooling": MapPooling(),
+        "norm.order": "parallel",
+        "norm.bias": False,
+        "attention.qk_norm": QkNorm(),
+        "attention.biases": "o",
+    },
+    "pooler": {"head.pooler": True},
 }
 
 
@@ -125,7 +132,7 @@ def test_a_picture_is_alone_and_every_patch_counts(fields, float64):
         found = logits(model, changed)
         assert np.abs(found[0] - want[0]).max() > 1e-6
         assert_array_equal(found[1:], want[1:])
-    if model.c.positions != "none":
+    if model.c.positions is not None:
         flipped = logits(model, arrays["images"].reshape(3, 3, 4, 4, 4, 2)[:, ::-1].reshape(3, 12, 16, 2))
         assert np.abs(flipped - want).max() > 1e-6
 
@@ -135,7 +142,7 @@ def test_rotary_positions_are_relative_in_rows_and_columns(float64):
     from models.parts.attention.rotary import rotate
     from models.vit.model import plane_rotation
 
-    c = dataclasses.replace(TINY, height=20, width=20, pooling="mean", class_token="none", positions="rotary")
+    c = nested.changed(TINY, {"positions": Rotary(), "pooling": MeanPooling(), "patches.height": 20, "patches.width": 20})
     rng = np.random.default_rng(0)
     q, k = (jnp.broadcast_to(rng.normal(size=(1, 1, 1, 8)), (1, 25, 1, 8)) for _ in "qk")
     turned_q, turned_k = (rotate(x, plane_rotation(c), WHERE)[0, :, 0].reshape(5, 5, 8) for x in (q, k))
@@ -166,7 +173,7 @@ def test_the_loss_is_that_of_two_weighted_labels(float64):
     log_p = logits - np.log(np.exp(logits).sum(1, keepdims=True))
     wanted = {"softmax": -(soft * log_p).sum() / 3, "sigmoid": (np.log1p(np.exp(logits)) - soft * logits)[:3].sum() / 3}
     for kind, want in wanted.items():
-        c = dataclasses.replace(TINY, loss=kind)
+        c = nested.changed(TINY, {"head.loss": kind})
         loss = label_loss(c, jnp.asarray(logits), jnp.asarray(labels), jnp.asarray(weights), jnp.asarray(3))
         assert_allclose(loss.value, want, rtol=1e-12)
         hits = logits.argmax(1)[:3] == [1, 0, 4]
@@ -175,7 +182,13 @@ def test_the_loss_is_that_of_two_weighted_labels(float64):
 
 def test_rows_that_fill_a_batch_up_change_nothing(float64):
     """Two pictures without labels beside three with: the same loss and gradients, of a mixture too."""
-    moe = MoeConfig(experts=4, gating="top_k", choices=2, group_size=13, capacity_factor=0.0, importance_weight=0.1)
+    moe = MoeConfig(
+        experts=ExpertsConfig(count=4),
+        router=TopK(choices=2),
+        group_size=13,
+        capacity=Capacity(factor=0.0),
+        losses=MoeLosses(importance_weight=0.1),
+    )
     for fields in ({}, {"moe": moe}):
         model, arrays = model_of(**fields), batch(5)
         arrays["label_weights"] = arrays["label_weights"].at[3:].set(0)
@@ -188,29 +201,32 @@ def test_inference_capacity_is_the_evaluation_factor(float64):
     """With a factor below one, tokens are dropped in evaluation: at batch priority those of small gates, otherwise late ones."""
 
     def dropped(**fields) -> float:
-        moe = MoeConfig(experts=4, gating="top_k", choices=1, group_size=39, balance_weight=0.0, **fields)
+        capacity, losses = Capacity(**fields), MoeLosses(balance_weight=0.0)
+        moe = MoeConfig(experts=ExpertsConfig(count=4), router=TopK(choices=1), group_size=39, losses=losses, capacity=capacity)
         model = model_of(moe=moe)
         metrics = jax.jit(lambda model: model.loss(batch(), EVALUATION).metrics)(model)
         return float(metrics["moe/dropped"].value)
 
-    assert dropped(eval_capacity_factor=0.0) == 0
-    assert dropped(eval_capacity_factor=0.4) > 0.5
-    assert dropped(eval_capacity_factor=0.4, batch_priority=True) > 0.5
+    assert dropped(eval_factor=0.0) == 0
+    assert dropped(eval_factor=0.4) > 0.5
+    assert dropped(eval_factor=0.4, batch_priority=True) > 0.5
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (dict(height=10), "height=10: patches of 4 pixels do not divide it; nearest are 8 or 12"),
-        (dict(pooling="mean"), "class_token='positioned': pooling='mean' reads none; nearest is 'none'"),
-        (dict(positions="rotary"), "class_token='positioned': positions='rotary' have no table; nearest is 'free'"),
-        (dict(order="post"), "order='post': .* nearest is 'pre'"),
-        (dict(class_token="free", positions="sinusoidal", model_dim=18), "model_dim=18: rows and columns need a multiple of 4"),
+        ({"patches.height": 10}, "height=10: patches of 4 pixels do not divide it; nearest are 8 or 12"),
+        ({"positions": Rotary()}, "pooling.positioned=True: positions=Rotary have no table; nearest is False"),
+        ({"norm.order": "post"}, "order='post': .* nearest is 'pre'"),
+        (
+            {"pooling.positioned": False, "positions": Sinusoidal(), "model_dim": 18},
+            "model_dim=18: rows and columns need a multiple of 4",
+        ),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(TINY, **fields)
+        nested.changed(TINY, fields)
 
 
 # --- released files ----------------------------------------------------------------------------------------------
@@ -227,7 +243,7 @@ def arrays_of(c: VitConfig, seed: int = 0) -> source.Arrays:
     return source.Arrays(c, jax.tree.unflatten(tree, drawn))
 
 
-HF = dataclasses.replace(TINY, activation="gelu", norm_eps=1e-12)
+HF = nested.changed(TINY, {"feed_forward.activation": "gelu", "norm.eps": 1e-12})
 
 
 def test_a_folder_is_read_as_it_was_written_by_old_names_and_new(tmp_path):
@@ -274,7 +290,7 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
 
     found = {
         "cls": ours.read("class_token")[None, None],
-        "embedding/kernel": ours.read("patches").reshape(c.patch, c.patch, c.channels, -1),
+        "embedding/kernel": ours.read("patches").reshape(c.patches.size, c.patches.size, c.patches.channels, -1),
         "embedding/bias": ours.read("patch_bias"),
         "Transformer/posembed_input/pos_embedding": ours.read("position_table")[None],
         "Transformer/encoder_norm/scale": ours.read("final_norm.scale"),
@@ -298,7 +314,7 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
     return found
 
 
-SQUARE = dataclasses.replace(TINY, width=12)
+SQUARE = nested.changed(TINY, {"patches.width": 12})
 
 
 def savez(folder: Path, arrays: dict[str, Any]) -> None:
@@ -357,7 +373,7 @@ def test_a_table_of_positions_is_interpolated():
 def test_weights_of_another_resolution_get_a_table_of_its_own():
     """Fine-tuning at twice the height starts from interpolated positions, all else as it is."""
     ours = arrays_of(SQUARE)
-    larger = dataclasses.replace(SQUARE, height=24, width=24)
+    larger = nested.changed(SQUARE, {"patches.height": 24, "patches.width": 24})
     shapes = {i.name: i.shape for i in describe(jax.eval_shape(lambda: Vit(larger, jax.random.key(0), WHERE)))}
     weights = source.Resized(ours, larger)
     source.check(shapes, weights)
@@ -367,7 +383,7 @@ def test_weights_of_another_resolution_get_a_table_of_its_own():
 
 
 def test_what_hugging_face_has_no_class_for_is_refused(tmp_path):
-    c = dataclasses.replace(HF, pooling="mean", class_token="none")
+    c = nested.changed(HF, {"pooling": MeanPooling()})
     with pytest.raises(UserError, match="pooling='mean'"):
         huggingface.write_folder(arrays_of(c), tmp_path / "folder")
 
@@ -381,14 +397,14 @@ def test_config_of_hugging_face_says_what_it_cannot_be(tmp_path):
 
 
 def test_the_family_reads_pictures_of_the_models_size():
-    e = load_any.foreign(dataclasses.replace(HF, height=32, width=48, channels=3))
+    e = load_any.foreign(nested.changed(HF, {"patches.height": 32, "patches.width": 48, "patches.channels": 3}))
     assert isinstance(e.data, ImageData)
     assert (e.data.height, e.data.width, e.data.eval_crop) == (32, 48, 0.0)
     assert family_of(HF).default_experiment(HF) == "vit.b16"
     assert to_params(abstract_model(e))["position_table"].shape == (97, 16)
 
 
-@pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])
+@pytest.mark.parametrize("fields", [{}, {"pooling": MeanPooling(), "positions": Rotary()}], ids=["token", "mean"])
 def test_attention_maps_are_shares(fields, float64):
     """What all patches take adds up to one, less what the class token takes, in each layer; it differs by picture."""
     model, arrays = model_of(**fields), batch()
@@ -405,7 +421,7 @@ def test_a_folder_names_the_classes_of_pictures(tmp_path, capsys):
 
     from scripts import classify
 
-    c = dataclasses.replace(HF, height=16, width=16, channels=3, classes=7)
+    c = nested.changed(HF, {"patches.height": 16, "patches.width": 16, "patches.channels": 3, "head.classes": 7})
     huggingface.write_folder(arrays_of(c), tmp_path / "folder")
     config = json.loads((tmp_path / "folder/config.json").read_text())
     names = ["ant", "bee", "cat", "cow", "dog", "eel", "fox"]

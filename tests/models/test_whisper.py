@@ -1,6 +1,5 @@
 """Whisper: released sizes to the parameter, and that padding, packing and the batch never change a result."""
 
-import dataclasses
 import functools
 
 import jax
@@ -12,6 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from models.parts.convolution_1d import Conv1d, masked, places
 from models.parts.decoding import beam_search, follow
+from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.helpers.models import ALONE, model_of
 from trainers.plan import abstract_model
@@ -52,7 +52,7 @@ def test_places_count_anew_in_every_segment():
 
 @functools.cache
 def model(name: str = "whisper.turbo"):
-    return model_of(name, max_positions=32, source_positions=64)
+    return model_of(name, **{"positions.rows": 32}, source_positions=64)
 
 
 def utterance(seed: int, frames: int, tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -147,4 +147,4 @@ def test_a_decoder_may_have_fewer_layers_than_the_encoder():
     assert infos["encoder.dense.ffn.wi"][0] == 32 and infos["decoder.dense.ffn.wi"][0] == 4
     assert not any("k_bias" in name for name in infos)
     with pytest.raises(ValueError, match="nearest is 18"):
-        dataclasses.replace(registry.load("whisper.turbo").model, decoder_layers=36)
+        changed(registry.load("whisper.turbo").model, {"decoder.layers": 36})

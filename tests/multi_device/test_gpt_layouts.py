@@ -15,6 +15,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS as GPT_LAYOUTS
 from models.gpt.layouts import WITH_EXPERTS
+from models.parts.moe.config import MoeLosses
+from models.parts.nested import changed
 from models.sharding.component import make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS
@@ -32,8 +34,8 @@ from tests.helpers.layouts import (
     trial,
     without_program_cache,
 )
+from trainers.hlo import equality
 from trainers.plan import make_plan
-from trainers.programs import equality
 
 pytestmark = pytest.mark.integration
 
@@ -88,7 +90,7 @@ def valid_layouts(draw) -> Layout:
     e = experiment(GPT)
     c: GptConfig = e.model  # pyright: ignore[reportAssignmentType]
     mesh = dict(zip("abc", draw(st.sampled_from([(8, 1, 1), (4, 2, 1), (2, 2, 2), (2, 1, 4)])), strict=True))
-    sizes = {"embed": c.model_dim, "mlp": c.hidden_dim, "heads": c.heads, "vocab": c.vocab}
+    sizes = {"embed": c.model_dim, "mlp": c.feed_forward.hidden_dim, "heads": c.attention.heads, "vocab": c.vocab}
     chosen: dict[str, tuple[str, ...]] = {}
 
     def choose(name: str, size: int, beside: str = "") -> None:
@@ -124,8 +126,8 @@ def test_a_pooled_balance_loss_is_that_of_the_whole_batch():
     one device, and 1F1B, which would have a microbatch's, refuses."""
     e = experiment(SPARSE)
     assert isinstance(e.model, GptConfig) and e.model.moe
-    pooled = dataclasses.replace(e.model.moe, balance="pooled", balance_weight=1.0)
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, moe=pooled))
+    losses = MoeLosses(balance="pooled", balance_weight=1.0)
+    e = dataclasses.replace(e, model=changed(e.model, {"moe.losses": losses}))
     with jax.enable_x64(True):
         start = equality.start(e)
         want = equality.reference(e, STEPS, start)

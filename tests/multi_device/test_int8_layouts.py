@@ -9,7 +9,7 @@ import pytest
 from models.families import family_of
 from tests.helpers.layouts import STEPS, case_id, experiment, initial, run
 from tests.helpers.models import varied
-from trainers.programs import equality
+from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 

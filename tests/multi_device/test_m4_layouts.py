@@ -11,8 +11,8 @@ from models.gshard_m4.layouts import LAYOUTS
 from models.sharding.layout import LayoutError, rules
 from models.sharding.layouts import LAYOUTS as DENSE
 from tests.helpers.layouts import assert_equal_to_one_device, assert_same_draws, case_id, cases, experiment, initial, trial
+from trainers.hlo import tables
 from trainers.plan import fresh_state, make_plan
-from trainers.programs import tables
 
 pytestmark = pytest.mark.integration
 

@@ -15,29 +15,37 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.execution import Dispatch, Execution
 from models.gshard_m4.layouts import LAYOUTS
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import GroupedQuery
+from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, Top1
 from models.parts.moe.layer import Moe
+from models.parts.nested import changed
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack_modules
 from tests.helpers.models import varied
 from trainers import state
+from trainers.hlo import equality, tables
+from trainers.hlo.collectives import KINDS
+from trainers.hlo.equality import Trial
 from trainers.plan import fresh_state, make_plan
-from trainers.programs import equality, tables
-from trainers.programs.collectives import KINDS
-from trainers.programs.equality import Trial
 
 pytestmark = pytest.mark.integration
 
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
-MODEL, HIDDEN = 16, 32
+MODEL = 16
+BLOCK = BlockConfig(model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=32))
 MODES = {
-    "top2": MoeConfig(experts=8, group_size=32, capacity_factor=1.0),
-    "top2_dropless": MoeConfig(experts=8, group_size=32, capacity_factor=0.0),
-    "top1": MoeConfig(experts=8, group_size=32, capacity_factor=1.25, gating="top1", input_jitter=0.01),
-    "top1_by_gate": MoeConfig(experts=8, group_size=32, capacity_factor=0.5, gating="top1", batch_priority=True),
-    "expert_choice": MoeConfig(experts=8, group_size=32, capacity_factor=2.0, gating="expert_choice"),
+    "top2": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=1.0)),
+    "top2_dropless": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=0.0)),
+    "top1": MoeConfig(experts=ExpertsConfig(count=8), router=Top1(jitter=0.01), group_size=32, capacity=Capacity(factor=1.25)),
+    "top1_by_gate": MoeConfig(
+        experts=ExpertsConfig(count=8), router=Top1(), group_size=32, capacity=Capacity(factor=0.5, batch_priority=True)
+    ),
+    "expert_choice": MoeConfig(
+        experts=ExpertsConfig(count=8), router=ExpertChoice(), group_size=32, capacity=Capacity(factor=2.0)
+    ),
 }
 
 
@@ -51,7 +59,8 @@ def by(dispatch: Dispatch, scope: Component) -> Component:
 
 def layer(c: MoeConfig, scope: Component):
     """A gated mixture in double precision, x_BLM and a mask with padding."""
-    module = Moe(c, MODEL, HIDDEN, jax.random.key(0), scope, activation="silu", gated=True, bias=True)
+    block = changed(BLOCK, {"feed_forward.activation": "silu", "feed_forward.gated": True, "feed_forward.bias": True})
+    module = Moe(c, block, jax.random.key(0), scope)
     rng = np.random.default_rng(0)
     x_BLM, mask_BL = jnp.array(rng.normal(size=(8, 64, MODEL))), jnp.array(rng.random((8, 64)) < 0.8)
     # Biases begin as zeros: those that are added wrongly would not show.
@@ -118,7 +127,7 @@ def test_tokens_travel_in_parts(float64):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
     assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
     with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
-        run(dataclasses.replace(MODES["top2"], dropout=0.4), scope)
+        run(changed(MODES["top2"], {"experts.dropout": 0.4}), scope)
 
 
 @pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
@@ -136,7 +145,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     x_PBLM = jnp.stack([x_BLM, 2 * x_BLM])
 
     def both(scope: Component, spmd_axis_name):
-        modules = stack_modules(lambda key: Moe(c, MODEL, HIDDEN, key, scope), jax.random.key(1), 2)
+        modules = stack_modules(lambda key: Moe(c, BLOCK, key, scope), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
             one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)

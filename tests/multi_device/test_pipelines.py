@@ -16,6 +16,7 @@ from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.conformer.config import BatchNorm, ConformerLayer
 from models.families import family_of
+from models.parts.nested import changed
 from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.layouts import pipelines
@@ -27,8 +28,8 @@ from tests.helpers.layouts import MESH, assert_equal_to_one_device
 from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoints.manager import Checkpoints
+from trainers.hlo import equality, tables
 from trainers.plan import Plan, fresh_state, in_model_order, make_plan
-from trainers.programs import equality, tables
 
 pytestmark = pytest.mark.integration
 
@@ -209,7 +210,7 @@ def test_only_the_stack_that_ends_in_the_loss_runs_as_1f1b():
 def experiment(name: str, layout: str, **model: Any) -> Experiment:
     """A tiny experiment, with fields of its model changed, under a layout of its family on eight devices."""
     e = equality.comparable(registry.tiny(registry.load(name)))
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, **model))
+    e = dataclasses.replace(e, model=changed(e.model, model))
     recipe = family_of(e.model).layouts[layout]
     return dataclasses.replace(e, layout=recipe(*MESH[len(recipe.axes)]))
 
@@ -230,9 +231,9 @@ def test_layers_that_compare_rows_have_no_pipeline(layout):
 def test_a_tower_that_compares_rows_has_no_pipeline(layout):
     """Within a larger model, too: the line names the tower's stack, and an audio tower without a batch norm has its pipeline."""
     e = experiment("multimodal.pod", layout)
-    tower = dataclasses.replace(e.model.conformer, layer=ConformerLayer(norm=BatchNorm()))  # pyright: ignore[reportAttributeAccessIssue]
+    tower = dataclasses.replace(e.model.towers.audio, layer=ConformerLayer(norm=BatchNorm()))  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(LayoutError, match=r"the layers of 'audio_tower.encoder' .* such as 'data_parallel'$"):
-        make_plan(experiment("multimodal.pod", layout, conformer=tower), jax.devices())
+        make_plan(experiment("multimodal.pod", layout, **{"towers.audio": tower}), jax.devices())
     make_plan(e, jax.devices())
 
 

@@ -18,19 +18,21 @@ from data.reading.batches import batch_shapes
 from models.sharding.layouts import sequence_parallel
 from models.sharding import expert_layouts as layouts
 from models.execution import Execution
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import ExpertsConfig, MoeConfig
+from models.parts.nested import changed
 from trainers import state, step
 from trainers.plan import make_plan
 from trainers.pods import topology
-from trainers.chips import parse_slice
-from trainers.programs import tables
+from trainers.runtime.chips import parse_slice
+from trainers.hlo import tables
 
 devices = topology.devices(parse_slice("v4:2x2x2"))
 """
 EXPERTS = """
 e = registry.tiny(registry.load("gshard_m4.moe_128e_12l"))
 # Sizes that fill a TPU's tiles, so that the program is like a big one's.
-model = dataclasses.replace(e.model, model_dim=128, hidden_dim=256, moe=MoeConfig(experts=16, group_size=128))
+moe = MoeConfig(experts=ExpertsConfig(count=16), group_size=128)
+model = changed(e.model, {"model_dim": 128, "feed_forward.hidden_dim": 256, "moe": moe})
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
 p = make_plan(e, devices)
@@ -40,7 +42,8 @@ print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gather
 """
 SEQUENCE = """
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=512)
+sizes = {"model_dim": 512, "feed_forward.hidden_dim": 2048, "attention.heads": 4, "attention.head_dim": 128}
+model = changed(e.model, sizes | {"positions.rows": 512})
 data = dataclasses.replace(e.data, batch_size=16, length=512)
 e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4), execution=Execution(dtype="bfloat16"))
 p = make_plan(e, devices)
@@ -50,9 +53,8 @@ KERNEL = """
 import collections, re
 from models.sharding.layouts import tensor_parallel
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(
-    e.model, model_dim=256, hidden_dim=512, heads=4, head_dim=64, max_positions=1024, dropout=0.0,
-)
+sizes = {"model_dim": 256, "feed_forward.hidden_dim": 512, "attention.heads": 4, "attention.head_dim": 64}
+model = changed(e.model, sizes | {"positions.rows": 1024, "dropout": 0.0})
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
 execution = Execution(dtype="bfloat16", remat="full")
 p = make_plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
@@ -64,9 +66,10 @@ print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
 OPTIONS = """
 import contextlib, io
 from models.sharding.layouts import fsdp_within_data
-from trainers.chips import options_for
+from trainers.runtime.chips import options_for
 e = registry.tiny(registry.load("gpt.gpt2_124m"))
-model = dataclasses.replace(e.model, model_dim=512, hidden_dim=2048, heads=4, head_dim=128, max_positions=256)
+sizes = {"model_dim": 512, "feed_forward.hidden_dim": 2048, "attention.heads": 4, "attention.head_dim": 128}
+model = changed(e.model, sizes | {"positions.rows": 256})
 data = dataclasses.replace(e.data, batch_size=16, length=256)
 execution = dataclasses.replace(e.execution, dtype="bfloat16")
 e = dataclasses.replace(e, model=model, data=data, execution=execution, layout=fsdp_within_data(2, 4))
@@ -140,5 +143,5 @@ def test_a_tpu_step_is_compiled_with_its_plans_options():
 
 @pytest.mark.slow
 def test_shardy_propagates_for_tpus_too():
-    """As on CPUs (tests/trainers/programs/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
+    """As on CPUs (tests/trainers/hlo/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
     assert said(PARTITIONERS) == ["shardy-xla", "tpu-spmd-partitioning"]

@@ -10,7 +10,7 @@ from data.images.config import ImageData
 from models.sharding.layout import LayoutError
 from models.vit.layouts import LAYOUTS
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, experiment, trial
-from trainers.programs import equality
+from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 

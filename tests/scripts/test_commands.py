@@ -21,7 +21,7 @@ from scripts import cli
 from scripts import train as train_script
 from scripts.prepare_data import own_options
 from tests.helpers.compiling import CHEAP
-from trainers.programs import tables
+from trainers.hlo import tables
 
 
 def command(*args: str, stdin: str = "") -> subprocess.CompletedProcess[str]:

@@ -130,9 +130,9 @@ def test_train_classify_and_prepare_end_to_end(tiny, monkeypatch):
     small = {
         "model.layers": 1,
         "model.model_dim": 16,
-        "model.heads": 2,
-        "model.head_dim": 8,
-        "model.hidden_dim": 16,
+        "model.attention.heads": 2,
+        "model.attention.head_dim": 8,
+        "model.feed_forward.hidden_dim": 16,
         "model.vocab": 32,
         "train.finetune.init_from": "",
         "train.steps": 2,

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 from configs import registry
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
+from models.parts.nested import changed
 from scripts import cli, convert, evaluate, generate, prepare_data, train
 from tests.helpers.chats import END, conversations, write_vocabulary
 from tests.helpers.runs import with_train
@@ -46,7 +47,9 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     weights that the run has, its chat template, and an end of text that is the end of a turn."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     e = registry.tiny(registry.load("chat.smollm2_lora"))
-    model = dataclasses.replace(e.model, vocab=329, layers=2, heads=4, head_dim=4, dropout=0.0)  # unlike the experiment's
+    model = changed(
+        e.model, {"vocab": 329, "layers": 2, "attention.heads": 4, "attention.head_dim": 4, "dropout": 0.0}
+    )  # unlike the experiment's
     e = with_train(dataclasses.replace(e, model=model), finetune={"lora": type(e.train.finetune.lora)(), "init_from": ""})
     plan = make_plan(e, jax.devices()[:1])
     start = tmp_path / "start"

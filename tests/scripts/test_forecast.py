@@ -16,7 +16,8 @@ from scripts import forecast
 from scripts.lab import halo, nowcast
 from tests.helpers.grids import write_grid_cache
 from tests.helpers.runs import run
-from trainers import metrics, trainer
+from trainers import trainer
+from trainers.monitoring import metrics
 
 pytestmark = pytest.mark.integration
 

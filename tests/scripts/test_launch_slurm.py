@@ -10,8 +10,8 @@ import pytest
 
 from tests.helpers import slurm
 from tests.helpers.waiting import wait_until
-from trainers import metrics, runlog
-from trainers.monitoring import history
+from trainers import runlog
+from trainers.monitoring import history, metrics
 
 pytestmark = [
     pytest.mark.slow,

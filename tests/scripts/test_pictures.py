@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from configs import registry
 from configs.optimizers import AdamW, Constant
 from models.errors import UserError
+from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
 from scripts import report
 from scripts.lab import capacity
@@ -39,7 +40,7 @@ def workdir(data, tmp_path_factory) -> Path:
     e = dataclasses.replace(
         e,
         layout=ONE_DEVICE,
-        model=dataclasses.replace(e.model, patch=2, classes=2, **sizes),
+        model=changed(e.model, {"patches.size": 2, "head.classes": 2} | sizes),
         data=dataclasses.replace(e.data, cache="toy", batch_size=8, mean=(0.5,) * 3, std=(0.25,) * 3, **sizes),
         optimizer=AdamW(schedule=Constant(value=1e-2)),
         train=dataclasses.replace(e.train, steps=20, eval_every=20),

@@ -11,6 +11,8 @@ from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
 from models.families import family_of
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import to_params
 from scripts import report
@@ -32,7 +34,7 @@ def test_the_page_has_scores_baselines_and_examples(tmp_path, monkeypatch):
     e = registry.tiny(registry.load("multimodal.quickstart"))
     model: Any = dataclasses.replace(e.model, vocab=json.loads((cache / "manifest.json").read_text())["vocabulary"])
     data: Any = dataclasses.replace(e.data, cache="made", seconds=1.6, targets_length=24)
-    model = dataclasses.replace(model, max_positions=24, whisper=dataclasses.replace(model.whisper, source_positions=80))
+    model = changed(model, {"positions": Learned(rows=24), "towers.audio.source_positions": 80})
     scored: Any = dataclasses.replace(e.eval, limit=16, max_length=8, batch_size=8)
     e = dataclasses.replace(e, model=model, data=data, eval=scored, layout=ONE_DEVICE)
     (tmp_path / "metrics.jsonl").write_text("".join(f'{{"step": {n}, "loss": {9 - n}}}\n' for n in range(1, 4)))

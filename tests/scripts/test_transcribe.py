@@ -1,6 +1,5 @@
 """The command that writes down what is said in files."""
 
-import dataclasses
 import json
 import sys
 from types import SimpleNamespace
@@ -16,6 +15,7 @@ from data.speech import sound
 from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
 from models.execution import Execution
 from models.families import family_of
+from models.parts.nested import changed
 from models.sharding.params import to_params
 from scripts import cli, transcribe
 from tests.helpers.models import ALONE
@@ -32,8 +32,9 @@ def folder(tmp_path_factory):
     top = tmp_path_factory.mktemp("transcribe")
     vocabulary = open_vocabulary(write_whisper_vocabulary(top / "vocabulary"))
     assert isinstance(vocabulary, WhisperVocabulary)
-    c = dataclasses.replace(
-        registry.load("whisper.tiny").model.tiny(), vocab=vocabulary.size, start_id=vocabulary.start, mels=80, dropout=0.0
+    c = changed(
+        registry.load("whisper.tiny").model.tiny(),
+        {"vocab": vocabulary.size, "decoder.start_id": vocabulary.start, "mels": 80, "dropout": 0.0},
     )
     params = to_params(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "whisper")

@@ -25,6 +25,7 @@ from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
 from data.task import DataError
 from models.errors import UserError
 from models.families import family_of
+from models.parts.nested import changed
 from models.sharding.params import to_params
 from scripts import transcribe
 from scripts.recipes import prepare as recipes
@@ -122,7 +123,7 @@ def whisper(tmp_path_factory) -> Path:
     vocabulary = open_vocabulary(write_whisper_vocabulary(top / "vocabulary"))
     assert isinstance(vocabulary, WhisperVocabulary)
     tiny = registry.load("whisper.tiny").model.tiny()
-    c = dataclasses.replace(tiny, vocab=vocabulary.size, start_id=vocabulary.start, mels=80, dropout=0.0)
+    c = changed(tiny, {"vocab": vocabulary.size, "decoder.start_id": vocabulary.start, "mels": 80, "dropout": 0.0})
     params = to_params(jax.jit(lambda: family_of(c).model(c, jax.random.key(1), ALONE))())
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "model")
     return top / "model"

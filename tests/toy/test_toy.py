@@ -32,9 +32,10 @@ from tests.helpers import libtpu
 from tests.helpers.runs import run, with_train
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
-from trainers import metrics, step, trainer
+from trainers import step, trainer
+from trainers.hlo import equality
+from trainers.monitoring import metrics
 from trainers.plan import make_plan
-from trainers.programs import equality
 from trainers.weights.release import Release
 
 pytestmark = pytest.mark.integration

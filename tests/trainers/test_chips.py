@@ -6,8 +6,8 @@ import jax
 import pytest
 
 from configs import registry
-from trainers.chips import CHIPS, compile_with, options_for, set_for
-from trainers.programs import tables
+from trainers.hlo import tables
+from trainers.runtime.chips import CHIPS, compile_with, options_for, set_for
 
 
 def device(kind: str, platform: str = "tpu") -> types.SimpleNamespace:

@@ -20,15 +20,16 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.errors import UserError
 from models.gpt.layouts import LAYOUTS
 from models.parts.heads_config import Classification
+from models.parts.nested import changed
 from models.sharding.layout import LayoutError
 from scripts import classify as classify_script
 from tests.helpers.caches import finish, texts, write_text_cache
 from tests.helpers.runs import run, with_train
 from tests.helpers.wordpiece import train_wordpiece
-from trainers import metrics
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.inference.generation import Generate, Generator
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, load_any, release
 
@@ -59,8 +60,8 @@ def data(tmp_path_factory) -> Path:
 def experiment(name: str, cache: str) -> Experiment:
     """A tiny experiment of the family on one of the toy caches, whose model Hugging Face has a class for."""
     e = registry.tiny(registry.load(name))
-    plain = dict(dropout=0.0, label_smoothing=0.0)  # no folder of theirs keeps these
-    model = dataclasses.replace(e.model, vocab=320, head_dim=4, **plain)
+    plain = {"dropout": 0.0, "output.label_smoothing": 0.0}  # no folder of theirs keeps these
+    model = changed(e.model, {"vocab": 320, "attention.head_dim": 4} | plain)
     return with_train(
         dataclasses.replace(
             e, model=model, data=dataclasses.replace(e.data, cache=cache, length=LENGTH), eval=HeldOut(split="test", batch_size=8)

@@ -15,8 +15,9 @@ import pytest
 from models.errors import exit_code
 from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
 from tests.helpers.waiting import HANGS, wait_until
-from trainers import metrics, runlog
+from trainers import runlog
 from trainers.checkpoints import checkpoint
+from trainers.monitoring import metrics
 from trainers.state import State
 
 # --- divergence ------------------------------------------------------------------------------------------------------

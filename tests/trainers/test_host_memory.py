@@ -6,7 +6,7 @@ import platform
 import jax
 import pytest
 
-from trainers import host_memory
+from trainers.runtime import host_memory
 
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 

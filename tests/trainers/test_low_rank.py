@@ -13,13 +13,15 @@ from configs.experiment import Experiment, Lora
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
 from models.parts import low_rank
+from models.parts.attention.config import GroupedQuery
 from models.parts.layers import project
+from models.parts.transformer_config import Dense
 from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import with_params
 from tests.helpers.runs import run, with_train
-from trainers import adapt
+from trainers import lora
 from trainers.checkpoints import checkpoint
 from trainers.plan import Plan, fresh_state, make_plan
 from trainers.step import compile_step, gradients
@@ -28,7 +30,7 @@ from trainers.weights import load_any
 pytestmark = pytest.mark.integration
 
 
-def tiny(name: str, lora: Lora, layers: int = 2, **model) -> Experiment:
+def tiny(name: str, settings: Lora, layers: int = 2, **model) -> Experiment:
     e = registry.tiny(registry.load(name))
     return with_train(
         dataclasses.replace(
@@ -36,7 +38,7 @@ def tiny(name: str, lora: Lora, layers: int = 2, **model) -> Experiment:
             execution=dataclasses.replace(e.execution, dtype="float32"),
             model=dataclasses.replace(e.model, dropout=0.0, **({"layers": layers} if layers else {}), **model),
         ),
-        finetune={"lora": lora, "init_from": ""},
+        finetune={"lora": settings, "init_from": ""},
         clip_norm=0.0,
     )
 
@@ -45,7 +47,7 @@ def with_adapters(plan: Plan) -> dict[str, jax.Array]:
     """Returns fresh parameters whose adapters are not zero."""
     flat, rng = fresh_state(plan).params, np.random.default_rng(0)
     return {
-        name: jnp.asarray(rng.normal(0, 0.05, x.shape), x.dtype) if name.startswith(adapt.PREFIX) else x
+        name: jnp.asarray(rng.normal(0, 0.05, x.shape), x.dtype) if name.startswith(lora.PREFIX) else x
         for name, x in flat.items()
     }
 
@@ -73,8 +75,8 @@ CASES = {
 @pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c == "expert" else c for c in CASES])
 def test_adapters_in_the_layer_equal_the_sum(case):
     """Loss and gradients of every adapter are those of the model whose matrices are the sums, quantised or not; none is zero."""
-    name, lora, layers = CASES[case]
-    e = tiny(name, lora, layers)
+    name, settings, layers = CASES[case]
+    e = tiny(name, settings, layers)
     plan = make_plan(e, jax.devices()[:1])
     params = with_adapters(plan)
     batch = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())(0)
@@ -87,7 +89,7 @@ def test_adapters_in_the_layer_equal_the_sum(case):
         assert np.any(grad != 0), name
         assert_allclose(grad, want[name], rtol=2e-3, atol=2e-6, err_msg=name)
     if case == "expert":
-        assert any("expert" in info.axes for info in plan.parameters if info.name.startswith(adapt.PREFIX))
+        assert any("expert" in info.axes for info in plan.parameters if info.name.startswith(lora.PREFIX))
 
 
 @pytest.mark.slow
@@ -100,11 +102,11 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_stored(tmp_path / name)[2] for name in ("whole", "parts"))
     before = jax.device_get(fresh_state(make_plan(e, jax.devices()[:1])).params)
-    codes = {name for name in whole if name.endswith(adapt.VALUES)}
+    codes = {name for name in whole if name.endswith(lora.VALUES)}
     assert len(codes) == 7 and all(whole[name].dtype == np.uint8 for name in codes)
     for name, x in whole.items():
         assert_array_equal(x, parts[name])
-        assert np.any(x != before[name]) == name.startswith(adapt.PREFIX), name
+        assert np.any(x != before[name]) == name.startswith(lora.PREFIX), name
     _, weights = load_any.open_model(tmp_path / "whole")
     assert weights.shapes["decoder.attention.q"] == (2, 16, 4, 8) and not any("values" in name for name in weights.shapes)
     assert weights.read("decoder.attention.q", ()).dtype == np.float32
@@ -113,7 +115,8 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
 def test_a_quantised_base_needs_less_memory():
     """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
     backward pass, with no recomputation of layers."""
-    wide = dict(layers=8, model_dim=128, hidden_dim=512, heads=4, head_dim=32, kv_heads=4)
+    heads, dense = GroupedQuery(heads=4, head_dim=32, kv_heads=4), Dense(hidden_dim=512, activation="silu", gated=True)
+    wide = dict(layers=8, model_dim=128, attention=heads, feed_forward=dense)
     memory, matrices = {}, 8 * (4 * 128 * 128 + 3 * 128 * 512)
     for base in ("", "nf4"):
         e = tiny("gpt.smollm2_135m", Lora(rank=2, targets=("all-linear",), base=base), **wide)

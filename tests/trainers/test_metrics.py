@@ -10,7 +10,8 @@ from tensorboardX.proto.event_pb2 import Event  # pyright: ignore[reportAttribut
 from tensorboardX.record_writer import masked_crc32c
 
 from tests.helpers.runs import fill_disk_of
-from trainers import metrics, runlog
+from trainers import runlog
+from trainers.monitoring import metrics
 
 FIRST, SECOND, THIRD = ({"step": n, "loss": 4.0 / n} for n in (1, 2, 3))
 

@@ -13,7 +13,7 @@ from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, 
 from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
 from models.sharding.params import ParamInfo
-from trainers import adafactor, optimizers
+from trainers.optimizers import adafactor, transforms
 
 RATE = Constant(value=0.1)
 OPTIMIZERS = [
@@ -32,7 +32,7 @@ def info(name: str, shape: tuple[int, ...], axes: tuple[str, ...], layout: Layou
 
 def updates(config, infos, params, steps=4):
     """The parameters after some steps with gradients that grow from step to step and differ from slice to slice."""
-    tx = optimizers.make(config, infos)
+    tx = transforms.make(config, infos)
     s = tx.init(params)
     for i in range(steps):
         grads = jax.tree.map(lambda p, i=i: jnp.sin(p * (3 + i)) * (1 + i), params)
@@ -66,8 +66,8 @@ def test_a_parameter_may_move_by_a_fixed_step(float64):
     bias = dataclasses.replace(info("bias", (2, 3), ("layers", "gate")), sign_step=0.5)
     params = {"w": jnp.ones((4, 6)), "bias": jnp.ones((2, 3))}
     grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
-    both = optimizers.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))
-    alone = optimizers.make(AdamW(schedule=RATE), {"w": w}, 1.0, Finetuning(freeze_layers=1))
+    both = transforms.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))
+    alone = transforms.make(AdamW(schedule=RATE), {"w": w}, 1.0, Finetuning(freeze_layers=1))
     found, state = both.update(grads, both.init(params), params)
     want, same = alone.update({"w": grads["w"]}, alone.init({"w": params["w"]}), {"w": params["w"]})
     steps = {"bias": jnp.array([[0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]])}
@@ -89,9 +89,9 @@ def test_factored_dimensions_follow_names_not_sizes():
     """A query projection is a matrix embed x (heads * kv) even where heads is the longest dimension."""
     q = info("q", (2, 8, 32, 4), ("layers", "embed", "heads", "kv"))
     o = info("o", (2, 32, 4, 8), ("layers", "heads", "kv", "embed"))
-    assert optimizers.matrix_shape(q) == (8, 128)
-    assert optimizers.matrix_shape(o) == (128, 8)
-    tx = optimizers.make(Adafactor(min_factored=4), {"q": q})
+    assert transforms.matrix_shape(q) == (8, 128)
+    assert transforms.matrix_shape(o) == (128, 8)
+    tx = transforms.make(Adafactor(min_factored=4), {"q": q})
     state = jax.eval_shape(tx.init, {"q": jax.ShapeDtypeStruct(q.shape, q.dtype)})
     shapes = sorted(leaf.shape for leaf in jax.tree.leaves(state) if leaf.ndim == 2 and leaf.shape[1] > 1)
     assert shapes == [(2, 8), (2, 128)]
@@ -131,7 +131,7 @@ def test_adafactor_equals_optax(scale, float64):
     params = {k: jnp.array(rng.normal(size=i.shape) * 10.0 ** rng.uniform(-4, 1)) for k, i in infos.items()}
     params["wide"] = params["wide"].at[1].set(0)
     config = Adafactor(schedule=RATE, min_factored=4, parameter_scale=scale)
-    ours = adafactor.transformation(config, infos, plain := optimizers.per_tensor(adafactor.definition(config), infos))
+    ours = adafactor.transformation(config, infos, plain := transforms.per_tensor(adafactor.definition(config), infos))
     state = other = ours.init(params)
     for step in range(3):
         grads = {k: jnp.array(rng.normal(size=p.shape) * 10.0 ** rng.uniform(-6, 2)) for k, p in params.items()}
@@ -150,8 +150,8 @@ def test_state_is_cut_like_its_parameter():
     params = {k: jax.ShapeDtypeStruct(i.shape, i.dtype) for k, i in infos.items()}
 
     def specs(config):
-        state = jax.eval_shape(optimizers.make(config, infos).init, params)
-        return {name: tuple(spec) for name, (leaf, spec) in optimizers.state_specs(state, infos).items() if leaf.ndim}
+        state = jax.eval_shape(transforms.make(config, infos).init, params)
+        return {name: tuple(spec) for name, (leaf, spec) in transforms.state_specs(state, infos).items() if leaf.ndim}
 
     adam = specs(AdamW(schedule=RATE))
     assert adam["[0].mu['q']"] == (None, "x", "y", None) and adam["[0].nu['wi']"] == (None, "y", "x", None)
@@ -170,9 +170,9 @@ def test_weight_decay_spares_vectors():
 
 def test_schedules():
     """GShard's is flat at 0.01 for 10,000 steps, then 1/sqrt(step); the cosine ends at its floor."""
-    m4 = optimizers.learning_rate(InverseSqrt())
+    m4 = transforms.learning_rate(InverseSqrt())
     assert_allclose(np.array([m4(0), m4(9_999), m4(39_999)], float), [0.01, 0.01, 0.005], rtol=1e-6)
-    ramp = optimizers.learning_rate(InverseSqrt(scale=0.3, flat=100, warmup=10))
+    ramp = transforms.learning_rate(InverseSqrt(scale=0.3, flat=100, warmup=10))
     assert_allclose(np.array([ramp(0), ramp(4), ramp(9), ramp(399)], float), [0.003, 0.015, 0.03, 0.015], rtol=1e-6)
-    cosine = optimizers.learning_rate(Cosine(peak=1.0, steps=100, warmup=10, floor=0.1))
+    cosine = transforms.learning_rate(Cosine(peak=1.0, steps=100, warmup=10, floor=0.1))
     assert_allclose(np.array([cosine(0), cosine(10), cosine(100)], float), [0.0, 1.0, 0.1], atol=1e-6)

@@ -8,7 +8,8 @@ import jax
 import pytest
 
 from data import paths
-from trainers import processes, runlog
+from trainers import runlog
+from trainers.runtime import processes
 
 
 def test_a_disagreement_names_what_differs_and_between_whom():

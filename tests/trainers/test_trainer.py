@@ -20,11 +20,13 @@ from numpy.testing import assert_array_equal
 from data import paths
 from models.errors import UserError
 from models.gpt.layouts import LAYOUTS
+from models.parts.nested import changed
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
 from tests.helpers.runs import curve, damage, kept, run, with_train
-from trainers import metrics, runlog
+from trainers import runlog
 from trainers.checkpoints import checkpoint
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import init_from, release
 
@@ -202,8 +204,8 @@ def test_one_run_at_a_time_in_a_folder_of_checkpoints(tmp_path):
 def test_another_model_or_other_data_are_refused(whole_run, small):
     """The error names each field that differs, old and new; nothing is touched."""
     before = sorted(p.name for p in (whole_run / "checkpoints").iterdir())
-    other = dataclasses.replace(small, model=dataclasses.replace(small.model, hidden_dim=64, dropout=0.2))
-    with pytest.raises(checkpoint.CheckpointError, match=r"model.dropout: 0.1 -> 0.2; model.hidden_dim: 32 -> 64"):
+    other = dataclasses.replace(small, model=changed(small.model, {"feed_forward.hidden_dim": 64, "dropout": 0.2}))
+    with pytest.raises(checkpoint.CheckpointError, match=r"model.dropout: 0.1 -> 0.2; model.feed_forward.hidden_dim: 32 -> 64"):
         run(other, whole_run)
     with pytest.raises(checkpoint.CheckpointError, match=r"data.seed: 0 -> 1"):
         run(dataclasses.replace(small, data=dataclasses.replace(small.data, seed=1)), whole_run)
@@ -219,11 +221,11 @@ def test_keep_policy(small, tmp_path):
 
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Four microbatches give the gradients of the whole batch, routers' losses too, though their token counts differ."""
-    from trainers.programs.equality import exact
+    from trainers.hlo.equality import exact
     from trainers.step import gradients
 
     e = exact(m4)
-    changes = {"dropout": 0.0, "second_expert_threshold": 0.0, "group_size": 16, "z_weight": 0.01}
+    changes = {"dropout": 0.0, "moe.router.second_threshold": 0.0, "moe.group_size": 16, "moe.losses.z_weight": 0.01}
     e = varied(e, **changes)
     rng = np.random.default_rng(0)
     real = np.arange(16) < rng.integers(2, 17, (16, 1))
@@ -302,7 +304,7 @@ def test_a_release_holds_the_model(whole_run, small, tmp_path):
     fresh = init_from.new_state(make_plan(started, jax.devices()[:1]), None, print)
     jax.tree.map(assert_array_equal, jax.device_get(fresh.params), params)
     assert int(fresh.step) == 0
-    small = dataclasses.replace(started, model=dataclasses.replace(small.model, hidden_dim=64))
+    small = dataclasses.replace(started, model=changed(small.model, {"feed_forward.hidden_dim": 64}))
     with pytest.raises(UserError, match=r"16, 64"):
         init_from.new_state(make_plan(small, jax.devices()[:1]), None, print)
     (folder / "experiment.json").write_text("{}")

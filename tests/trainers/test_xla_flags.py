@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from trainers import xla_flags
+from trainers.runtime import xla_flags
 
 
 @pytest.mark.parametrize(

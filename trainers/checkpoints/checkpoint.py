@@ -25,9 +25,9 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths, untrusted
 from models.errors import UserError, told
-from trainers import adapt, runlog
+from trainers import lora, runlog
 from trainers.plan import Plan
-from trainers.processes import any_process, versions
+from trainers.runtime.processes import any_process, versions
 from trainers.state import by_name
 
 FORMAT = "shardzoo-checkpoint-1"
@@ -147,7 +147,7 @@ Outcome = Sound | Damaged | Foreign | Unread
 
 
 class Manager(ocp.CheckpointManager):
-    """Orbax's manager, which does not ask JAX's coordinator whether a signal came (trainers/processes.py does).
+    """Orbax's manager, which does not ask JAX's coordinator whether a signal came (trainers/runtime/processes.py does).
 
     Orbax asks late, in the thread of a save, which would set back the number from which the coordinator picks the step at which
     all processes stop.
@@ -424,7 +424,7 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
       CheckpointError: there is no such checkpoint, or it is damaged.
     """
     experiment, at, stored, data = read_stored(workdir, step)
-    experiment, params = adapt.plain(experiment, stored)
+    experiment, params = lora.plain(experiment, stored)
     return experiment, at, params, data
 
 

@@ -31,7 +31,7 @@ from trainers.checkpoints import checkpoint
 from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound, StoreReadError, Unread
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_order, in_step_order
-from trainers.processes import any_process
+from trainers.runtime.processes import any_process
 from trainers.state import State, by_name, from_names
 
 SLOW = 60

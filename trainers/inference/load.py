@@ -15,8 +15,8 @@ from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import Params, describe
-from trainers import host_memory
 from trainers.plan import model_of_shapes
+from trainers.runtime import host_memory
 from trainers.weights.source import Weights
 from trainers.weights.source import load as load_params
 

@@ -20,15 +20,17 @@ from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from data.text.config import TextData
 from data.translation.config import TranslationData
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import Learned
+from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
+from models.parts.nested import changed
 from models.sharding.layouts import data_parallel
 from trainers import step
+from trainers.hlo.model_flops import model_flops
 from trainers.measure import meter, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.throughput import Subject
 from trainers.plan import Plan, fresh_state, make_plan
-from trainers.processes import versions
-from trainers.programs.model_flops import model_flops
+from trainers.runtime.processes import versions
 
 Point = dict[str, float]
 WINDOW = 2  # steps of one point before the next one's turn
@@ -70,7 +72,17 @@ class Curve:
 def gpt(rows: int, length: int, layers: int = 4) -> Experiment:
     """Returns gpt.bench_42m, narrower: layers of 256, vocabulary 8,192."""
     e = registry.load("gpt.bench_42m")
-    model = dataclasses.replace(e.model, vocab=8192, layers=layers, model_dim=256, hidden_dim=1024, heads=4, max_positions=1024)
+    model = changed(
+        e.model,
+        {
+            "positions": Learned(rows=1024),
+            "vocab": 8192,
+            "layers": layers,
+            "model_dim": 256,
+            "feed_forward.hidden_dim": 1024,
+            "attention.heads": 4,
+        },
+    )
     execution = dataclasses.replace(e.execution, unroll=1)
     return dataclasses.replace(e, model=model, data=TextData(batch_size=rows, length=length), execution=execution)
 
@@ -82,15 +94,19 @@ def m4(experts: int) -> Experiment:
     experts together do not depend on the number of experts; weights, and so the optimizer's work, are in proportion to it.
     """
     e = registry.load("gshard_m4.bench_67m")
-    model = dataclasses.replace(
+    model = changed(
         e.model,
-        source_vocab=2048,
-        target_vocab=2048,
-        model_dim=128,
-        hidden_dim=256,
-        heads=4,
-        head_dim=32,
-        moe=MoeConfig(experts=experts, gating="top1", group_size=2048, capacity_factor=1.25),
+        {
+            "source_vocab": 2048,
+            "target_vocab": 2048,
+            "model_dim": 128,
+            "feed_forward.hidden_dim": 256,
+            "attention.heads": 4,
+            "attention.head_dim": 32,
+            "moe": MoeConfig(
+                experts=ExpertsConfig(count=experts), router=Top1(), group_size=2048, capacity=Capacity(factor=1.25)
+            ),
+        },
     )
     return dataclasses.replace(e, model=model, data=TranslationData(batch_size=32))
 

@@ -29,8 +29,8 @@ from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_rules
 from trainers.measure.mlperf_rules import RULESET, Benchmark
-from trainers.observer import EVALUATING, Logged, Observer
-from trainers.processes import any_process
+from trainers.monitoring.observer import EVALUATING, Logged, Observer
+from trainers.runtime.processes import any_process
 from trainers.weights import init_from
 
 _ROOT = Path(__file__).resolve().parents[2]

@@ -1,8 +1,9 @@
 """Peak FLOP/s of the devices of a run: the denominator of MFU and HFU.
 
 Accelerators have their makers' published peak for bfloat16 products without sparsity, in whatever dtype the experiment computes:
-TPUs from trainers.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's data
-sheets, which give twice that, with sparsity, for H100 and H200. No usable peak is published for hosts, so theirs is measured.
+TPUs from trainers.runtime.chips; H100 and H200 (989.4 TFLOP/s as SXM, 756 and 835 as PCIe and NVL) and A100 (312) from NVIDIA's
+data sheets, which give twice that, with sparsity, for H100 and H200. No usable peak is published for hosts, so theirs is
+measured.
 """
 
 import functools
@@ -11,8 +12,8 @@ import time
 import jax
 import jax.numpy as jnp
 
-from trainers import processes
-from trainers.chips import CHIPS, KINDS
+from trainers.runtime import processes
+from trainers.runtime.chips import CHIPS, KINDS
 
 PUBLISHED = {kind: CHIPS[name].peak for kind, name in KINDS.items()} | {
     "NVIDIA H200": 989.4e12,

@@ -23,10 +23,10 @@ from jax.profiler import ProfileData
 
 from data.paths import write_whole
 from models.protocol import Model
+from trainers.hlo import products
+from trainers.hlo.collectives import KINDS, UNREAD
+from trainers.hlo.parsing import Computation, Instruction, Program, phase
 from trainers.measure.meter import Meter
-from trainers.programs import products
-from trainers.programs.collectives import KINDS, UNREAD
-from trainers.programs.hlo import Computation, Instruction, Program, phase
 from trainers.text_table import text_table
 
 STEPS = 3  # counted steps; an uncounted one comes first

@@ -1,8 +1,8 @@
 """Training throughput of an experiment: its own compiled step on its own batches, timed by trainers.measure.meter, with MFU
 and HFU.
 
-MFU counts the model's FLOPs as PaLM does (trainers.programs.model_flops), HFU those of the matrix products of the compiled
-program, including recomputed ones (trainers.programs.products). Both divide by all measured time and by the peak of all
+MFU counts the model's FLOPs as PaLM does (trainers.hlo.model_flops), HFU those of the matrix products of the compiled
+program, including recomputed ones (trainers.hlo.products). Both divide by all measured time and by the peak of all
 devices (trainers.measure.peaks).
 """
 
@@ -21,14 +21,15 @@ import psutil
 from configs.experiment import Experiment
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
-from trainers import host_memory, processes, runlog, step
+from trainers import runlog, step
+from trainers.hlo import model_flops, parsing, products
+from trainers.hlo.formatting import short
+from trainers.hlo.parsing import HloError
 from trainers.measure import meter, mlperf_log, peaks, profile
 from trainers.measure.meter import Meter
 from trainers.plan import Plan, fresh_state, make_plan
-from trainers.processes import versions
-from trainers.programs import hlo, model_flops, products
-from trainers.programs.hlo import HloError
-from trainers.programs.units import short
+from trainers.runtime import host_memory, processes
+from trainers.runtime.processes import versions
 
 GIB = 2**30
 CONVENTION = (
@@ -92,7 +93,7 @@ def measure(e: Experiment, steps: int, trace: Path | None = None, log: mlperf_lo
         if log and jax.process_index() == 0:
             result["mlperf_log"] = str(mlperf_log.throughput(e, log, _windows(subject.meter)))
         if trace:
-            program = hlo.parse(subject.compiled.as_text() or "")
+            program = parsing.parse(subject.compiled.as_text() or "")
             result["profile"] = profile.profile(subject.meter, program, subject.plan.model, trace)
     return result
 
@@ -147,7 +148,7 @@ def report(subject: Subject) -> dict[str, Any]:
     chips, seconds, notes = e.layout.devices, spread["step_s_mean"], []
     needed, done = model_flops.model_flops(e), None
     try:
-        done = chips * products.total(hlo.parse(subject.compiled.as_text() or ""))
+        done = chips * products.total(parsing.parse(subject.compiled.as_text() or ""))
     except HloError as error:
         notes.append(f"no HFU: {error}")
     peak, name = peaks.peak(chips, e.execution.dtype)

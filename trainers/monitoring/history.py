@@ -17,8 +17,8 @@ from typing import Any
 
 from configs.registry import ConfigError
 from data import untrusted
-from trainers import metrics, runlog
-from trainers.monitoring import hosts
+from trainers import runlog
+from trainers.monitoring import hosts, metrics
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, UNSAVED
 
 ENDS = {

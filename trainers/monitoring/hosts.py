@@ -12,8 +12,9 @@ from typing import Any
 import jax
 
 from data.reading.batches import Batches
-from trainers import host_memory, processes, runlog
-from trainers.observer import Observer
+from trainers import runlog
+from trainers.monitoring.observer import Observer
+from trainers.runtime import host_memory, processes
 
 FILE = "hosts.jsonl"
 

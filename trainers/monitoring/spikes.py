@@ -11,8 +11,9 @@ import statistics
 from pathlib import Path
 
 from configs.experiment import Faults
-from trainers import metrics, runlog
+from trainers import runlog
 from trainers.checkpoints.manager import Checkpoints
+from trainers.monitoring import metrics
 
 WINDOW, FEWEST = 20, 5  # logged losses that a new one is compared with, and how many there must be
 AT_ONE_PLACE = 3  # rewinds to one checkpoint, after which the run gives up

@@ -25,8 +25,8 @@ import jax
 
 from models.errors import UserError, exit_code, told
 from trainers import runlog
-from trainers.observer import EVALUATING, READING, SAVING, STEPPING, Observer
-from trainers.processes import coordinator, coordinator_address
+from trainers.monitoring.observer import EVALUATING, READING, SAVING, STEPPING, Observer
+from trainers.runtime.processes import coordinator, coordinator_address
 
 STARTING, ENDED = "starting", "ended"
 _ORDER = (READING, STEPPING, EVALUATING, SAVING)  # within a step

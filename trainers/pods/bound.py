@@ -16,11 +16,11 @@ from models.protocol import Staged
 from models.sharding import torus
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
-from trainers.chips import Slice
+from trainers.hlo import activations, variants
+from trainers.hlo.activations import CARRY, Traced
+from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import Plan, make_plan
-from trainers.programs import activations, execution
-from trainers.programs.activations import CARRY, Traced
-from trainers.programs.tables import optimizer_bytes
+from trainers.runtime.chips import Slice
 
 EFFICIENCY = 0.87  # of matrix products, as a share of the peak
 SCORE_TRAFFIC = 40  # bytes through HBM for each attention logit, forward and backward
@@ -155,7 +155,7 @@ class Work:
     def step_s(self, pod: Slice) -> float:
         """Returns the time of products, bubble, attention's memory traffic and exposed communication; raises LayoutError."""
         links, s, rounds = Links(self.e, pod), self.schedule, self.e.train.microbatches
-        needed = activations.program_flops(execution.with_remat(self.e, "none"))
+        needed = activations.program_flops(variants.with_remat(self.e, "none"))
         done = activations.program_flops(self.e)
         done += needed / 3 if self.is_1f1b else 0  # it recomputes each chunk's forward pass under any policy
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
@@ -196,7 +196,7 @@ class Work:
 
 def _key(e: Experiment) -> Experiment:
     """Returns the experiment without policy and torus assignment, which do not change its plan."""
-    return dataclasses.replace(execution.with_remat(e, "none"), layout=dataclasses.replace(e.layout, torus=()))
+    return dataclasses.replace(variants.with_remat(e, "none"), layout=dataclasses.replace(e.layout, torus=()))
 
 
 @functools.lru_cache(maxsize=1024)

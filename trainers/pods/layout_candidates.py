@@ -14,10 +14,10 @@ from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
 from models.sharding.layouts import Recipe, also
-from trainers.chips import Slice
+from trainers.hlo import variants
+from trainers.hlo.activations import activations
 from trainers.pods.bound import Work
-from trainers.programs import execution
-from trainers.programs.activations import activations
+from trainers.runtime.chips import Slice
 
 STAGES, MICROBATCHES = 32, 8  # upper limits: of stages, and of microbatches for each stage
 
@@ -74,7 +74,7 @@ def _executions(e: Experiment) -> list[Execution]:
     """Returns executions that differ in what the backward pass keeps, the experiment's own first; only what the model has."""
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
-    return list(dict.fromkeys([e.execution, *(execution.with_remat(e, policy).execution for policy in policies)]))
+    return list(dict.fromkeys([e.execution, *(variants.with_remat(e, policy).execution for policy in policies)]))
 
 
 def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:

@@ -7,8 +7,8 @@ import os
 import sys
 from pathlib import Path
 
-from trainers import xla_flags
-from trainers.chips import PodError
+from trainers.runtime import xla_flags
+from trainers.runtime.chips import PodError
 
 INSTALL = "the TPU compiler is not installed: run `make setup DEVICE=plan`"
 FOLDER = Path(sys.prefix) / "plan"  # outside site-packages: where JAX can import libtpu, it looks for TPUs

@@ -29,9 +29,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trainers.hlo.formatting import percent, seconds, short, size
 from trainers.pods.drawings import axis_class, parts_of, torus
 from trainers.pods.trace import LANES, Span, tracks
-from trainers.programs.units import percent, seconds, short, size
 
 Report = Mapping[str, Any]
 

@@ -11,6 +11,8 @@ from dataclasses import replace
 from configs import bert, gpt
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Exponential
+from models.parts.attention.config import Sinusoidal
+from models.parts.nested import changed
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded, two_d
 
@@ -68,23 +70,25 @@ def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
       mesh: (data, mdl).
     """
     e = gpt.maxtext_22b()
-    model = replace(
+    model = changed(
         e.model,
-        vocab=32_000,
-        layers=layers,
-        model_dim=dim,
-        hidden_dim=4 * dim,
-        heads=dim // 128,
-        head_dim=128,
-        positions="sinusoidal",
-        norm="layer",
-        norm_bias=True,
-        ffn_bias=True,
-        per_dim_scale=True,
-        logit_cap=50.0,
-        softmax_cap=30.0,
-        activation="gelu_tanh",
-        tied=True,
+        {
+            "positions": Sinusoidal(),
+            "vocab": 32_000,
+            "layers": layers,
+            "model_dim": dim,
+            "feed_forward.hidden_dim": 4 * dim,
+            "feed_forward.bias": True,
+            "feed_forward.activation": "gelu_tanh",
+            "attention.heads": dim // 128,
+            "attention.head_dim": 128,
+            "attention.per_dim_scale": True,
+            "attention.logit_cap": 50.0,
+            "norm.kind": "layer",
+            "norm.bias": True,
+            "output.cap": 30.0,
+            "output.tied": True,
+        },
     )
     layout = two_d(*mesh)
     schedule = Exponential(peak=2.5e-4, steps=300_000, warmup=4000, floor=0.1)
@@ -112,15 +116,17 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     e = gpt.maxtext_22b()
     whole, remainder = divmod(scale.bit_length() - 1, 3)
     hidden = 2 ** (whole + (remainder > 0))
-    model = replace(
+    model = changed(
         e.model,
-        layers=16 * 2**whole,
-        model_dim=2048 * 2 ** (whole + (remainder > 1)),
-        hidden_dim=7168 * hidden,
-        heads=16 * hidden,
-        head_dim=128,
-        activation="silu",
-        gated=True,
+        {
+            "layers": 16 * 2**whole,
+            "model_dim": 2048 * 2 ** (whole + (remainder > 1)),
+            "feed_forward.hidden_dim": 7168 * hidden,
+            "feed_forward.activation": "silu",
+            "feed_forward.gated": True,
+            "attention.heads": 16 * hidden,
+            "attention.head_dim": 128,
+        },
     )
     execution = replace(e.execution, remat=remat, loss_chunks=4)
     data = replace(e.data, batch_size=rows * layout.devices, length=2048)

@@ -18,13 +18,13 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from trainers.chips import Slice
+from trainers.hlo import collectives, products
+from trainers.hlo.collectives import KINDS, UNREAD, Collective
+from trainers.hlo.parsing import Computation, HloError, Instruction, Program, phase
+from trainers.hlo.trip_counts import Node, Site, tree
 from trainers.pods.links import Torus, Transfer
 from trainers.pods.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
-from trainers.programs import collectives, products
-from trainers.programs.collectives import KINDS, UNREAD, Collective
-from trainers.programs.hlo import Computation, HloError, Instruction, Program, phase
-from trainers.programs.trip_counts import Node, Site, tree
+from trainers.runtime.chips import Slice
 
 UNPRICED = 0.02  # share of a step without an estimate above which the price is invalid
 

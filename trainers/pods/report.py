@@ -9,13 +9,13 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules
-from trainers.chips import GIB, Slice
+from trainers.hlo import model_flops, parsing
+from trainers.hlo.collectives import KINDS
 from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
 from trainers.pods.price import Price, price
 from trainers.pods.schedule import Row, Span
-from trainers.programs import hlo, model_flops
-from trainers.programs.collectives import KINDS
+from trainers.runtime.chips import GIB, Slice
 from trainers.text_table import markdown, text_table
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -31,7 +31,7 @@ def plan(e: Experiment, pod: Slice, options: str, *, kernel_efficiency: float = 
       PodError: the step does not fit, or the slice or the set of options is unknown.
     """
     compiled = topology.compile_for(e, pod, pod.chip.option_set(options))
-    program = hlo.parse(compiled.text)
+    program = parsing.parse(compiled.text)
     mesh = compiled.plan.mesh
     places = [tuple(device.coords[: len(pod.dims)]) for device in mesh.devices.flat]  # pyright: ignore[reportOptionalMemberAccess]
     priced = price(program, pod, places, dict(e.layout.mesh), kernel_efficiency=kernel_efficiency)

@@ -27,7 +27,7 @@ class Row:
       component: "forward", "backward", "rematerialised", "optimizer" or "other".
       source: "file:line" that was traced, "" where none is noted.
       shape: its results as text; for a collective, the arrays of its larger side.
-      axes: mesh axes of a collective, see trainers.programs.collectives; () for everything else.
+      axes: mesh axes of a collective, see trainers.hlo.collectives; () for everything else.
       in_loop: whether it is inside a loop.
       bytes: bytes of one run: those of `shape` for a collective, those moved by a copy, else those that it reads and writes in
         main memory.

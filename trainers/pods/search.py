@@ -18,10 +18,10 @@ from configs import registry
 from configs.experiment import Experiment
 from data.paths import data_dir, digest, write_whole
 from models.sharding.layout import Layout, LayoutError
-from trainers.chips import GIB, PodError, Slice
 from trainers.pods.bound import Bound, bound
 from trainers.pods.layout_candidates import Candidate, candidates, distance
 from trainers.pods.libtpu import versions
+from trainers.runtime.chips import GIB, PodError, Slice
 
 GRACE = 1.1  # the share of a chip's memory that an estimate may need
 ALIKE = 2  # fitting plans of one layout that are compiled: an error of its estimate affects all of them

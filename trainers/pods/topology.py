@@ -14,9 +14,9 @@ from jax.experimental import topologies
 from configs.experiment import Experiment
 from data.reading.batches import batch_shapes
 from trainers import step
-from trainers.chips import Options, PodError, Slice
+from trainers.hlo import tables
 from trainers.plan import Plan, make_plan
-from trainers.programs import tables
+from trainers.runtime.chips import Options, PodError, Slice
 
 
 class DoesNotFit(PodError):

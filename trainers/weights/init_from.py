@@ -17,7 +17,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.errors import nearest
 from models.families import ModelConfig
 from models.sharding.params import components
-from trainers import adapt
+from trainers import lora
 from trainers.plan import Plan, fresh_state, model_infos
 from trainers.state import State
 from trainers.weights import load_any, source
@@ -69,7 +69,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
         for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
             place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
             whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
-            given |= adapt.quantized(whole, by_name, e.train.finetune.lora)
+            given |= lora.quantized(whole, by_name, e.train.finetune.lora)
     return fresh_state(plan, given=given)
 
 

@@ -22,7 +22,7 @@ from data import paths, untrusted
 from models.errors import nearest, shortened
 from models.interchange import Entry, Index, InterchangeError, Part
 from models.parts.low_rank import update
-from trainers.adapt import PREFIX
+from trainers.lora import PREFIX
 from trainers.weights import tensor_files
 from trainers.weights.huggingface import interchange_for, write_json
 from trainers.weights.patterns import Patterns

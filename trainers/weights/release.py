@@ -29,7 +29,7 @@ from models.errors import UserError
 from models.interchange import InterchangeError, tensors
 from models.sharding.params import describe
 from trainers.plan import abstract_model
-from trainers.processes import versions
+from trainers.runtime.processes import versions
 from trainers.weights import tensor_files
 from trainers.weights.source import Arrays, Weights, most_stored, pieces
 

@@ -162,7 +162,8 @@ def fitting(config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, 
         stored, wanted = _setting(theirs, field), _setting(config, field)
         if stored != wanted:
             raise InterchangeError(
-                f"the weights are of a model with {field}={stored!r}, this one has {wanted!r}; set --model.{field} {stored}"
+                f"the weights are of a model with {field}={stored!r}, this one has {wanted!r}; set "
+                f"--model.{field.removesuffix('.class')} {stored}"
             )
     names = [name for name, shape in shapes.items() if weights.shapes.get(name) == shape]
     new = {name for name in shapes if _within(name, fresh)}
@@ -171,9 +172,9 @@ def fitting(config: ModelConfig, shapes: Mapping[str, Shape], weights: Weights, 
 
 
 def _setting(config: Any, path: str) -> Any:
-    """Returns a field by its dotted path; None where what it belongs to is left out."""
+    """Returns a field by its dotted path, of which "class" is the class of a union; None where what it belongs to is left out."""
     for name in path.split("."):
-        config = getattr(config, name, None)
+        config = (config and type(config).__name__) if name == "class" else getattr(config, name, None)
     return config
 
 

@@ -11,6 +11,7 @@ from models.bert.huggingface import bert, distilbert, modernbert, roberta
 from models.bert.huggingface.common import EncoderFiles, pooler
 from models.interchange import Entry, Interchange
 from models.interchange.tensors import without_prefix
+from models.parts.attention.config import Learned, Rotary
 from models.parts.heads_config import MaskedLm, SentenceEmbedding
 
 _KINDS = (bert.FILES, roberta.FILES, distilbert.FILES, modernbert.FILES)
@@ -19,11 +20,11 @@ _HEADS = tuple(name for kind in _KINDS for name in kind.heads)
 
 def _kind(c: BertConfig) -> EncoderFiles:
     """Returns the kind that a model is of, or is nearest to."""
-    if c.positions == "rotary":
+    if isinstance(c.positions, Rotary):
         return modernbert.FILES
-    if c.first_position:
+    if isinstance(c.positions, Learned) and c.positions.first:
         return roberta.FILES
-    return distilbert.FILES if not c.types and c.order == "post" else bert.FILES
+    return distilbert.FILES if not c.embedding.types and c.norm.order == "post" else bert.FILES
 
 
 class _HuggingFace(Interchange[BertConfig]):

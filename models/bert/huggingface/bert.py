@@ -36,7 +36,7 @@ LAYER: Names = {
 def _read_types(theirs: Settings) -> Fields:
     if not (types := setting(theirs, "type_vocab_size", int)):
         raise InterchangeError("config.json: type_vocab_size=0: a table of token types has one row at least")
-    return {"types": types}
+    return {"embedding.types": types}
 
 
 def rows(vocab: int = 30_522) -> tuple[Row, ...]:
@@ -46,12 +46,12 @@ def rows(vocab: int = 30_522) -> tuple[Row, ...]:
         Setting("vocab_size", "vocab", int, vocab),
         Setting("num_hidden_layers", "layers", int, 12),
         Setting("hidden_size", "model_dim", int, 768),
-        Setting("intermediate_size", "hidden_dim", int, 3072),
+        Setting("intermediate_size", "feed_forward.hidden_dim", int, 3072),
         head_count("num_attention_heads", "hidden_size", 12),
-        Setting("max_position_embeddings", "max_positions", int, 512),
-        Row(_read_types, lambda c: {"type_vocab_size": c.types}, {"type_vocab_size": 2}),
-        Setting("hidden_act", "activation", Activation, "gelu"),
-        Setting("layer_norm_eps", "norm_eps", float, 1e-12),
+        Setting("max_position_embeddings", "positions.rows", int, 512),
+        Row(_read_types, lambda c: {"type_vocab_size": c.embedding.types}, {"type_vocab_size": 2}),
+        Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
+        Setting("layer_norm_eps", "norm.eps", float, 1e-12),
         Setting("hidden_dropout_prob", "dropout", float, 0.1),
         also("attention_probs_dropout_prob", "dropout"),
         fixed("position_embedding_type", "absolute"),
@@ -84,7 +84,7 @@ def _outputs(c: BertConfig) -> list[Entry]:
 _BERT = ModelType(
     config=BertConfig,
     name="BERT",
-    fields=common.POST_NORM | {"first_position": 0, "types": lambda c: c.types or 2},
+    fields=common.POST_NORM | {"positions.first": 0, "embedding.types": lambda c: c.embedding.types or 2},
     rows=(*rows(), common.head_row("BERT", "Bert", _HEADS)),
 )
 FILES = common.EncoderFiles(

@@ -35,7 +35,12 @@ HEADS: dict[str, Head] = {
 _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification", Tagging: "tagging", Span: "answers"}
 _FREE = ("labels", "temperature")  # fields of a head that its class does not decide
 # Fields of BERT and its followers whose norms stand behind their sub-layers.
-POST_NORM: Fields = MULTI_HEAD | {"positions": "learned", "order": "post", "embedding_norm": True, "embedding_scale": 1.0}
+POST_NORM: Fields = MULTI_HEAD | {
+    "positions.class": lambda c: "Learned",
+    "norm.order": "post",
+    "embedding.norm": True,
+    "embedding_scale": 1.0,
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -99,13 +104,13 @@ def write_head(c: BertConfig, target: str, stem: str, heads: Mapping[str, Head])
     if purpose := _PURPOSES.get(type(c.head)):
         demand(c.head, f"{target} for {purpose}", alike[suffix])
     if isinstance(c.head, MaskedLm):
-        demand(c, f"{target} for masked tokens", {"tied": True, "softmax_cap": 0.0})
+        demand(c, f"{target} for masked tokens", {"output.tied": True, "output.cap": 0.0})
     return {"architectures": [stem + suffix]} | label_names(c.labels)
 
 
 def _check_biased(c: BertConfig) -> dict[str, Any]:
     if isinstance(c.head, MaskedLm):
-        demand(c, "BERT for masked tokens", {"softmax_bias": True})
+        demand(c, "BERT for masked tokens", {"output.bias": True})
     return {}
 
 
@@ -122,7 +127,7 @@ def post_norm(c: BertConfig, embeddings: str, layer: str, names: Names) -> list[
       embeddings, layer: the beginnings of names of the tables, and of a layer's tensors.
       names: theirs of a layer's parts (models.interchange.layers).
     """
-    tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.types)}
+    tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.embedding.types)}
     return [
         *(
             table(f"{embeddings}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.model_dim))
@@ -136,9 +141,9 @@ def post_norm(c: BertConfig, embeddings: str, layer: str, names: Names) -> list[
 
 def transform(c: BertConfig, projection: str, norm_: str) -> list[Entry]:
     """Returns the entries of a head's transform, whose biases are where feed-forward layers and norms have some."""
-    bias = "head.transform_bias" if c.ffn_bias else ""
+    bias = "head.transform_bias" if c.feed_forward.bias else ""
     shape = (c.model_dim, c.model_dim)
-    return [*dense(projection, "head.transform", shape, bias=bias), *norm(norm_, "head.norm", c.model_dim, bias=c.norm_bias)]
+    return [*dense(projection, "head.transform", shape, bias=bias), *norm(norm_, "head.norm", c.model_dim, bias=c.norm.bias)]
 
 
 def pooler(c: BertConfig, theirs: str) -> list[Entry]:
@@ -153,7 +158,7 @@ def classes(c: BertConfig, theirs: str) -> list[Entry]:
 
 def logit_bias(c: BertConfig, theirs: str) -> list[Entry]:
     """Returns the entry of the biases of tokens."""
-    return [vector(theirs, ("head.bias", (c.vocab,)))] if c.softmax_bias else []
+    return [vector(theirs, ("head.bias", (c.vocab,)))] if c.output.bias else []
 
 
 def label_outputs(c: BertConfig) -> list[Entry]:

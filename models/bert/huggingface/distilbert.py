@@ -44,16 +44,16 @@ def _read_other_names(theirs: Settings) -> Fields:
 _DISTILBERT = ModelType(
     config=BertConfig,
     name="DistilBERT",
-    fields=common.POST_NORM | {"first_position": 0, "types": 0, "norm_eps": 1e-12},  # which is no setting of theirs
+    fields=common.POST_NORM | {"positions.first": 0, "embedding.types": 0, "norm.eps": 1e-12},  # which is no setting of theirs
     rows=(
         Setting("vocab_size", "vocab", int, 30_522),
         Setting("n_layers", "layers", int, 6),
         Setting("dim", "model_dim", int, 768),
-        Setting("hidden_dim", "hidden_dim", int, 3072),
+        Setting("hidden_dim", "feed_forward.hidden_dim", int, 3072),
         head_count("n_heads", "dim", 12),
-        Setting("max_position_embeddings", "max_positions", int, 512),
+        Setting("max_position_embeddings", "positions.rows", int, 512),
         Row(_read_other_names, lambda c: {"sinusoidal_pos_embds": False}, {"sinusoidal_pos_embds": False}),
-        Setting("activation", "activation", Activation, "gelu"),
+        Setting("activation", "feed_forward.activation", Activation, "gelu"),
         Setting("dropout", "dropout", float, 0.1),  # of hidden states, the only one that we have
         also("attention_dropout", "dropout"),
         allowed("pruned_heads", {}),

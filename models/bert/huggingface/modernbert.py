@@ -32,7 +32,7 @@ from models.interchange.settings import (
     write_activation,
 )
 from models.interchange.tensors import norm, table
-from models.parts.attention.config import LayerVariant
+from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.numbers import check_base
 
@@ -76,8 +76,8 @@ def _read_head(theirs: Settings) -> Fields:
 def _write_classifier(c: BertConfig) -> dict[str, Any]:
     return {
         "classifier_pooling": getattr(c.head, "pooling", "cls"),
-        "classifier_bias": c.ffn_bias,
-        "classifier_activation": write_activation(c.activation),
+        "classifier_bias": c.feed_forward.bias,
+        "classifier_activation": write_activation(c.feed_forward.activation),
     }
 
 
@@ -90,7 +90,7 @@ def _write_head(c: BertConfig) -> dict[str, Any]:
 
 def _read_layers(theirs: Settings) -> Fields:
     bases = _bases(theirs)
-    return {"rotary_base": bases[_FULL], "kinds": _kinds(theirs, bases)}
+    return {"positions.base": bases[_FULL], "attention.pattern": _kinds(theirs, bases)}
 
 
 def _bases(s: Settings) -> dict[str, float]:
@@ -130,12 +130,13 @@ def _kinds(s: Settings, bases: dict[str, float]) -> tuple[LayerVariant, ...]:
 
 
 def _write_layers(c: BertConfig) -> dict[str, Any]:
-    local = next((kind for kind in c.kinds if kind.window), LayerVariant(window=65))
-    kinds = (LayerVariant(), local) if c.kinds else (LayerVariant(),)
-    if wrong := [kind for kind in c.kinds if kind not in kinds or not kind.rotary or kind.window == 1]:
+    local = next((kind for kind in c.attention.pattern if kind.window), LayerVariant(window=65))
+    kinds = (LayerVariant(), local) if c.attention.pattern else (LayerVariant(),)
+    if wrong := [kind for kind in c.attention.pattern if kind not in kinds or not kind.rotary or kind.window == 1]:
         raise InterchangeError(f"no ModernBERT of Hugging Face is like this model: its layers are of two kinds, not {wrong[0]}")
-    pattern = [_LOCAL if kind.window else _FULL for kind in c.kinds] or [_FULL]
-    bases = {_FULL: c.rotary_base, _LOCAL: local.base or c.rotary_base}
+    pattern = [_LOCAL if kind.window else _FULL for kind in c.attention.pattern] or [_FULL]
+    assert isinstance(c.positions, Rotary)  # as the table demands
+    bases = {_FULL: c.positions.base, _LOCAL: local.base or c.positions.base}
     return {
         "layer_types": [pattern[i % len(pattern)] for i in range(c.layers)],
         "local_attention": 2 * (local.window - 1),
@@ -158,34 +159,42 @@ def _read_head_dim(theirs: Settings) -> Fields:
     return {}
 
 
+def _all_or_none(biases: str) -> bool:
+    if biases not in ("", "qkvo"):
+        raise InterchangeError(f"no ModernBERT of Hugging Face is like this model: attention.biases={biases!r}")
+    return bool(biases)
+
+
+_OF_ROWS = ("norm.bias", "attention.biases", "feed_forward.bias", "attention.pattern")
 _MODERNBERT = ModelType(
     config=BertConfig,
     name="ModernBERT",
-    fields=without(MULTI_HEAD, "norm_bias", "attention_bias", "ffn_bias", "kinds")
+    fields=without(MULTI_HEAD, *_OF_ROWS)
     | {
-        "positions": "rotary",
-        "rotary": None,
-        "order": "pre",
+        "positions.class": lambda c: "Rotary",
+        "positions.dims": 0,
+        "positions.scaling": None,
+        "norm.order": "pre",
         "bare_first": True,
-        "embedding_norm": True,
+        "embedding.norm": True,
         "embedding_scale": 1.0,
-        "gated": True,
-        "types": 0,
+        "feed_forward.gated": True,
+        "embedding.types": 0,
     },
-    initial={"max_positions": 0},
+    initial={"positions": Rotary},
     rows=(
         Setting("vocab_size", "vocab", int, 50_368),
         Setting("num_hidden_layers", "layers", int, 22),
         Setting("hidden_size", "model_dim", int, 768),
-        Setting("intermediate_size", "hidden_dim", int, 1152),
+        Setting("intermediate_size", "feed_forward.hidden_dim", int, 1152),
         head_count("num_attention_heads", "hidden_size", 12),
         constant("pad_token_id", None),  # the default would be that of the first release
-        Setting("hidden_activation", "activation", Activation, "gelu"),
-        Setting("norm_eps", "norm_eps", float, 1e-5),
-        Setting("norm_bias", "norm_bias", bool, False),
-        Setting("attention_bias", "attention_bias", bool, False),
-        Setting("mlp_bias", "ffn_bias", bool, False),
-        Setting("decoder_bias", "softmax_bias", bool, True),
+        Setting("hidden_activation", "feed_forward.activation", Activation, "gelu"),
+        Setting("norm_eps", "norm.eps", float, 1e-5),
+        Setting("norm_bias", "norm.bias", bool, False),
+        Setting("attention_bias", "attention.biases", bool, False, lambda on: "qkvo" if on else "", _all_or_none),
+        Setting("mlp_bias", "feed_forward.bias", bool, False),
+        Setting("decoder_bias", "output.bias", bool, True),
         Row(
             write=_write_classifier,
             absent={"classifier_pooling": "cls", "classifier_bias": False, "classifier_activation": "gelu"},
@@ -205,7 +214,7 @@ _MODERNBERT = ModelType(
         # Dropout is that of attention, which in `transformers` its outputs have too, and apart from it that of hidden layers.
         also("embedding_dropout", "dropout"),
         Setting("attention_dropout", "dropout", float, 0.0),
-        Setting("mlp_dropout", "hidden_dropout", float, 0.0),
+        Setting("mlp_dropout", "feed_forward.dropout", float, 0.0),
         Row(write=_write_every),
         Row(_read_head_dim),
         allowed("rope_scaling", {}),
@@ -219,10 +228,10 @@ def _encoder(c: BertConfig) -> list[Entry]:
     at = f"{_PREFIX}layers.{{layer}}."
     return [
         table(f"{_PREFIX}embeddings.tok_embeddings.weight", "embedding.table", (c.vocab, c.model_dim)),
-        *norm(f"{_PREFIX}embeddings.norm", "embedding_norm", c.model_dim, bias=c.norm_bias),
+        *norm(f"{_PREFIX}embeddings.norm", "embedding_norm", c.model_dim, bias=c.norm.bias),
         *layers(c, "first", at, _FIRST, layers=1),
         *layers(c, "encoder", at, _LAYER, layers=c.layers - 1, first=1),
-        *norm(f"{_PREFIX}final_norm", "final_norm", c.model_dim, bias=c.norm_bias),
+        *norm(f"{_PREFIX}final_norm", "final_norm", c.model_dim, bias=c.norm.bias),
     ]
 
 

@@ -17,7 +17,7 @@ def _read_padding(theirs: Settings) -> Fields:
     pad, rows = setting(theirs, "pad_token_id", int), setting(theirs, "max_position_embeddings", int)
     if not 0 <= pad < rows - 1:
         raise InterchangeError(f"config.json: pad_token_id={pad}: no row of {rows} positions follows that of padding")
-    return {"first_position": pad + 1}
+    return {"positions.first": pad + 1}
 
 
 def _model_type(stem: str, vocab: int) -> ModelType:
@@ -34,15 +34,15 @@ def _model_type(stem: str, vocab: int) -> ModelType:
 
     def write_head(c: BertConfig) -> dict[str, Any]:
         if isinstance(c.head, MaskedLm):
-            demand(c, "RoBERTa for masked tokens", {"activation": "gelu"})
+            demand(c, "RoBERTa for masked tokens", {"feed_forward.activation": "gelu"})
         return common.write_head(c, "RoBERTa", stem, common.HEADS)
 
     return ModelType(
         config=BertConfig,
         name="RoBERTa",
-        fields=common.POST_NORM | {"types": lambda c: c.types or 1},
+        fields=common.POST_NORM | {"embedding.types": lambda c: c.embedding.types or 1},
         rows=(
-            Row(_read_padding, lambda c: {"pad_token_id": c.first_position - 1}, {"pad_token_id": 1}),
+            Row(_read_padding, lambda c: {"pad_token_id": c.positions.first - 1}, {"pad_token_id": 1}),
             *bert.rows(vocab),
             Row(read_head, write_head, {"tie_word_embeddings": True}),
         ),

@@ -11,6 +11,7 @@ from models.gpt.huggingface import dialects, experts, gpt2, llama, mixtures
 from models.interchange import Conversion, Entry, Interchange, InterchangeError, Shape
 from models.interchange.settings import Settings
 from models.interchange.tensors import matrix
+from models.parts.attention.config import Rotary
 
 _OUTPUT = "lm_head.weight"
 _DIALECTS = dialects.DIALECTS | mixtures.MIXTURES
@@ -19,7 +20,7 @@ _DIALECTS = dialects.DIALECTS | mixtures.MIXTURES
 class _HuggingFace(Interchange[GptConfig]):
     def model_type_of(self, c: GptConfig) -> str:
         """Returns that of the model's folder, or the first that it can be written as, or else the one it is nearest to."""
-        if c.dialect or c.positions != "rotary":
+        if c.dialect or not isinstance(c.positions, Rotary):
             return c.dialect or "gpt2"
         for kind, dialect in _DIALECTS.items():
             try:
@@ -32,11 +33,11 @@ class _HuggingFace(Interchange[GptConfig]):
     def entries(self, c: GptConfig) -> list[Entry]:
         kind = self.model_type_of(c)
         body = gpt2.entries(c) if kind == "gpt2" else llama.entries(c, kind, fused=_DIALECTS[kind].fused)
-        return body if c.tied else [*body, matrix(_OUTPUT, ("softmax.weight", (c.model_dim, c.vocab)))]
+        return body if c.output.tied else [*body, matrix(_OUTPUT, ("softmax.weight", (c.model_dim, c.vocab)))]
 
     def tied_tensors(self, c: GptConfig) -> dict[str, str]:
         table = gpt2.TABLE if self.model_type_of(c) == "gpt2" else llama.TABLE
-        return {_OUTPUT: table} if c.tied else {}
+        return {_OUTPUT: table} if c.output.tied else {}
 
     def canonical_name(self, c: GptConfig, theirs: str) -> str | None:
         kind = self.model_type_of(c)

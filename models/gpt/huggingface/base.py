@@ -3,7 +3,7 @@
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
@@ -21,7 +21,7 @@ from models.interchange.settings import (
     setting,
     without,
 )
-from models.parts.attention.config import LayerVariant, Rotary
+from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
 _ORIGINAL = "original_max_position_embeddings"  # beside the settings of rotary positions, in Phi's files
@@ -42,19 +42,18 @@ DEFAULTS: Fields = dict(
 # For which null is not the default, but the other choice: as many heads, no window, no cap.
 _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping", "attn_logit_softcapping", "attention_dropout")
 # What LLaMA has no choice of.
-_PLAIN: Fields = without(STANDARD, "attention_bias", "output_bias", "ffn_bias") | dict(
-    order="pre",
-    positions="rotary",
-    norm="rms",
-    norm_bias=False,
-    gated=True,
-    softmax_cap=0.0,
-    softmax_bias=False,
-    embedding_scale=1.0,
-    prefix=False,
-    moe=None,
-    leading_layers=0,
-)
+_PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
+    "positions.class": lambda c: "Rotary",
+    "norm.order": "pre",
+    "norm.kind": "rms",
+    "norm.bias": False,
+    "feed_forward.gated": True,
+    "output.cap": 0.0,
+    "output.bias": False,
+    "embedding_scale": 1.0,
+    "prefix": False,
+    "moe": None,
+}
 Biases = tuple[bool | None, bool | None, bool | None]
 
 
@@ -89,6 +88,7 @@ def dialect(
     initial: Fields | None = None,
     free: tuple[str, ...] = (),
     biases: Biases = (None, None, None),
+    heads: Row | None = None,
     rotary: Callable[[str], Row] | None = None,
     **more: Any,
 ) -> dict[str, Dialect]:
@@ -102,6 +102,7 @@ def dialect(
       free: fields that LLaMA has no choice of, but these models have.
       biases: of queries, keys and values; of attention's output; of feed-forward networks. None is what the config says, by
         attention_bias and mlp_bias.
+      heads: the row of heads.
       rotary: makes the row of rotary positions.
       nullable, initial, more: as of Dialect.
     """
@@ -110,16 +111,16 @@ def dialect(
     bare = f"{name}TextModel" if kind.endswith("_text") else f"{name}Model"
     shared = (
         Setting("vocab_size", "vocab", int),
-        Setting("tie_word_embeddings", "tied", bool),
+        Setting("tie_word_embeddings", "output.tied", bool),
         *(constant(f"{token}_token_id", None) for token in ("bos", "eos", "pad")),  # the defaults are those of the first release
         allowed("pretraining_tp", 1),
         allowed("use_bidirectional_attention", False),
         Setting("num_hidden_layers", "layers", int),
         Setting("hidden_size", "model_dim", int),
-        Setting("intermediate_size", "hidden_dim", int),
-        Row(_read_heads, _write_heads),
-        Setting(activation, "activation", Activation),
-        Setting("rms_norm_eps", "norm_eps", float),
+        Setting("intermediate_size", "feed_forward.hidden_dim", int),
+        heads or Row(_read_heads, write_heads),
+        Setting(activation, "feed_forward.activation", Activation),
+        Setting("rms_norm_eps", "norm.eps", float),
         _biases(name, biases),
         Row(_read_dropout, lambda c: {"attention_dropout": c.dropout}),
         (rotary or rotary_row())(name),
@@ -145,13 +146,17 @@ def _read_heads(theirs: Settings) -> Fields:
     if heads % kv_heads:
         raise InterchangeError(f"config.json: num_attention_heads={heads} is no multiple of num_key_value_heads={kv_heads}")
     head_dim = setting(theirs, "head_dim", int, width // heads)
-    return {"heads": heads, "head_dim": head_dim, "kv_heads": 0 if kv_heads == heads else kv_heads}
+    return {"attention.heads": heads, "attention.head_dim": head_dim, "attention.kv_heads": 0 if kv_heads == heads else kv_heads}
 
 
-def _write_heads(c: GptConfig) -> dict[str, Any]:
-    if c.model_dim % c.heads:
-        raise InterchangeError(f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.heads}")
-    return {"num_attention_heads": c.heads, "num_key_value_heads": c.groups, "head_dim": c.head_dim}
+def write_heads(c: GptConfig) -> dict[str, Any]:
+    """Returns the settings of heads; raises InterchangeError for a width that they do not divide."""
+    if c.model_dim % c.attention.heads:
+        raise InterchangeError(
+            f"Hugging Face's models need model_dim={c.model_dim} to be a multiple of heads={c.attention.heads}"
+        )
+    a = c.attention
+    return {"num_attention_heads": a.heads, "num_key_value_heads": a.groups, "head_dim": a.rotary_dim}
 
 
 def _read_dropout(theirs: Settings) -> Fields:
@@ -164,18 +169,19 @@ def _biases(name: str, biases: Biases) -> Row:
 
     def read(theirs: Settings) -> Fields:
         qkv, out, hidden = (setting(theirs, key, bool) if bias is None else bias for bias, key in zip(biases, keys, strict=True))
-        return {"attention_bias": qkv, "output_bias": "same" if out == qkv else "yes" if out else "no", "ffn_bias": hidden}
+        of_attention = "qkv" * qkv + "o" * out
+        return ({"attention.biases": of_attention} if of_attention else {}) | {"feed_forward.bias": hidden}
 
     def write(c: GptConfig) -> dict[str, Any]:
-        out = c.attention_bias if c.output_bias == "same" else c.output_bias == "yes"
-        has = {"attention_bias": c.attention_bias, "output_bias": out, "ffn_bias": c.ffn_bias}
-        free = {"attention_bias": c.attention_bias, "output_bias": c.attention_bias, "ffn_bias": c.ffn_bias}
-        for (field, value), bias in zip(has.items(), biases, strict=True):
-            if value != (free[field] if bias is None else bias):
-                raise InterchangeError(f"Hugging Face's {name} has no such biases: {field}={getattr(c, field)!r}")
+        of_attention = getattr(c.attention, "biases", "")
+        qkv, out, hidden = "qkv" in of_attention, "o" in of_attention, c.feed_forward.bias
+        free = (qkv, qkv, hidden)
+        wanted = tuple(free[i] if bias is None else bias for i, bias in enumerate(biases))
+        if (qkv, out, hidden) != wanted or of_attention == "qv":
+            given = f"attention.biases={of_attention!r}, feed_forward.bias={hidden}"
+            raise InterchangeError(f"Hugging Face's {name} has no such biases: {given}")
         _, out_bias, hidden_bias = biases
-        written = {"attention_bias": c.attention_bias} if out_bias is None else {}
-        return written | ({"mlp_bias": c.ffn_bias} if hidden_bias is None else {})
+        return ({"attention_bias": qkv} if out_bias is None else {}) | ({"mlp_bias": hidden} if hidden_bias is None else {})
 
     return Row(read, write)
 
@@ -183,8 +189,15 @@ def _biases(name: str, biases: Biases) -> Row:
 # --- rotary positions ---
 
 
+def rotary_of(c: GptConfig) -> Rotary:
+    """Returns the rotary positions of a model; raises InterchangeError for one without."""
+    if not isinstance(c.positions, Rotary):
+        raise InterchangeError(f"Hugging Face's class of this model has rotary positions, but positions={c.positions}")
+    return c.positions
+
+
 def rotary_row(
-    read: Callable[[Settings], rope.Turning] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
+    read: Callable[[Settings], Rotary] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
 ) -> Callable[[str], Row]:
     """Returns what makes the row of rotary positions, given the class's name.
 
@@ -194,20 +207,21 @@ def rotary_row(
     """
     types = options.get("types", rope.TYPES)
 
-    def read_plain(theirs: Settings) -> rope.Turning:
+    def read_plain(theirs: Settings) -> Rotary:
         longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        return rope.read(theirs, _read_heads(theirs)["head_dim"], theta=theta, longest=longest, original=original, **options)
+        return rope.read(
+            theirs, _read_heads(theirs)["attention.head_dim"], theta=theta, longest=longest, original=original, **options
+        )
 
     def read_fields(theirs: Settings) -> Fields:
-        base, rotary = (read or read_plain)(theirs)
-        return {"rotary_base": base, "rotary": rotary}
+        return {"positions": (read or read_plain)(theirs)}
 
     def write(c: GptConfig, name: str) -> dict[str, Any]:
-        rotary = c.rotary or Rotary()
-        if (rotary.dims and not options.get("partial")) or rotary.scaling not in ("none", *types.values()):
+        rotary = rotary_of(c)
+        if (rotary.dims and not options.get("partial")) or rope.type_of(rotary) not in ("default", *types.values()):
             raise InterchangeError(f"Hugging Face's {name} has no such rotary positions: {rotary}"[:200])
-        written = rope.write(c.rotary_base, c.rotary, c.head_dim)
-        return written | ({_ORIGINAL: rotary.original} if beside and rotary.original else {})
+        written, original = rope.write(rotary, c.attention.rotary_dim), getattr(rotary.scaling, "original", 0)
+        return written | ({_ORIGINAL: original} if beside and original else {})
 
     return lambda name: Row(read_fields, lambda c: write(c, name))
 
@@ -223,7 +237,7 @@ def pattern(kinds: Sequence[LayerVariant]) -> tuple[LayerVariant, ...]:
 
 def of_layers(c: GptConfig) -> list[LayerVariant]:
     """Returns the kind of every layer."""
-    kinds = c.kinds or (LayerVariant(),)
+    kinds = c.attention.pattern or (LayerVariant(),)
     return [kinds[i % len(kinds)] for i in range(c.layers)]
 
 
@@ -247,7 +261,7 @@ def windows(theirs: Settings, default: Callable[[int], bool], local: LayerVarian
     if any(slides) and not window:
         raise InterchangeError(f"config.json: sliding_window is {json.dumps(window)}, but some layers of layer_types slide")
     sliding = dataclasses.replace(local or LayerVariant(), window=window or 0)
-    return dict(kinds=pattern([sliding if slide else LayerVariant() for slide in slides]))
+    return {"attention.pattern": pattern([sliding if slide else LayerVariant() for slide in slides])}
 
 
 def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
@@ -262,33 +276,33 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     kinds = of_layers(c)
     sizes = sorted({kind.window for kind in kinds if kind.window})
     if len(sizes) > 1:
-        raise InterchangeError(f"Hugging Face's models have one window, but kinds have {' and '.join(map(str, sizes))}")
+        raise InterchangeError(f"Hugging Face's models have one window, but the pattern has {' and '.join(map(str, sizes))}")
     types = [SLIDING if kind.window else FULL for kind in kinds]
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
-    plain = all(dataclasses.replace(kind, window=0) == LayerVariant() for kind in c.kinds)
-    if not plain or (of_all and len(c.kinds) > 1):
+    plain = all(dataclasses.replace(kind, window=0) == LayerVariant() for kind in c.attention.pattern)
+    if not plain or (of_all and len(c.attention.pattern) > 1):
         allowed = "one window for all layers" if of_all else "layers with and without a window"
-        raise InterchangeError(f"Hugging Face's {name} has {allowed}, but kinds={c.kinds}"[:200])
+        raise InterchangeError(f"Hugging Face's {name} has {allowed}, but attention.pattern={c.attention.pattern}"[:200])
 
 
 def _read_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None)
-    return {"kinds": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
+    return {"attention.pattern": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def write_window(c: GptConfig) -> dict[str, Any]:
     """Returns the setting of the window that all layers have; raises InterchangeError where they differ."""
     only_windows(c, "class of one window", of_all=True)
-    return {"sliding_window": c.kinds[0].window if c.kinds else None}
+    return {"sliding_window": c.attention.pattern[0].window if c.attention.pattern else None}
 
 
 ONE_WINDOW = Row(_read_window, write_window, {"sliding_window": None})
 
 
-def qk_norm(kind: str, over: str) -> Fields:
+def qk_norm(kind: NormKind, over: Literal["head", "all"]) -> Fields:
     """Returns the fields of models with norms of queries and keys."""
-    return dict(qk_norm=True, qk_norm_kind=kind, qk_norm_over=over)
+    return {"attention.qk_norm": QkNorm(kind=kind, over=over)}

@@ -18,6 +18,7 @@ from models.gpt.huggingface.base import (
     only_windows,
     pattern,
     qk_norm,
+    rotary_of,
     rotary_row,
     sliding_layers,
     windows,
@@ -25,7 +26,7 @@ from models.gpt.huggingface.base import (
 )
 from models.interchange import InterchangeError
 from models.interchange.settings import Fields, Row, Setting, Settings, setting
-from models.parts.attention.config import LayerVariant
+from models.parts.attention.config import LayerVariant, Rotary
 
 # --- Qwen ---
 
@@ -36,13 +37,13 @@ def _read_qwen(theirs: Settings) -> Fields:
     if not on:
         if any(sliding_layers(theirs, lambda i: False)):
             raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
-        return {"kinds": ()}
+        return {"attention.pattern": ()}
     return windows(theirs, lambda i: i >= first)
 
 
 def _write_qwen(c: GptConfig) -> dict[str, Any]:
     only_windows(c, "Qwen")
-    return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.kinds)}
+    return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}
 
 
 _QWEN: Fields = dict(
@@ -65,11 +66,11 @@ def _read_gemma2(theirs: Settings) -> Fields:
 def _read_gemma3(theirs: Settings) -> Fields:
     every = setting(theirs, "sliding_window_pattern", int)
     local = {"rope_theta": theirs.get("rope_local_base_freq", 1e4)} | setting(_by_type(theirs), SLIDING, dict, {})
-    base, _ = _turning(theirs, local, theta=1e4, types={"default": "default"})
-    return windows(theirs, lambda i: (i + 1) % every != 0, LayerVariant(base=base, scaled=False))
+    rotary = _turning(theirs, local, theta=1e4, types={"default": "default"})
+    return windows(theirs, lambda i: (i + 1) % every != 0, LayerVariant(base=rotary.base, scaled=False))
 
 
-def _read_gemma3_rotary(theirs: Settings) -> rope.Turning:
+def _read_gemma3_rotary(theirs: Settings) -> Rotary:
     full = {"rope_theta": theirs.get("rope_theta", 1e6)} | setting(_by_type(theirs), FULL, dict, {})
     return _turning(theirs, full | setting(theirs, "rope_scaling", dict, {}), theta=1e6)
 
@@ -82,7 +83,7 @@ def _by_type(theirs: Settings) -> dict[str, Any]:
     return by_type
 
 
-def _turning(theirs: Settings, settings: Settings, **options: Any) -> rope.Turning:
+def _turning(theirs: Settings, settings: Settings, **options: Any) -> Rotary:
     head_dim, longest = setting(theirs, "head_dim", int), setting(theirs, "max_position_embeddings", int)
     return rope.turning(settings, head_dim, longest=longest, **options)
 
@@ -93,15 +94,17 @@ def _write_gemma2(c: GptConfig) -> dict[str, Any]:
 
 
 def _write_gemma3(c: GptConfig) -> dict[str, Any]:
-    local = {(kind.base, kind.scaled, kind.rotary) for kind in c.kinds if kind.window}
-    full = {kind for kind in c.kinds if not kind.window}
+    local = {(kind.base, kind.scaled, kind.rotary) for kind in c.attention.pattern if kind.window}
+    full = {kind for kind in c.attention.pattern if not kind.window}
     if len(local) > 1 or any(kind != LayerVariant() for kind in full) or any(scaled for _, scaled, _ in local):
-        raise InterchangeError(f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but kinds={c.kinds}")
+        raise InterchangeError(
+            f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but pattern={c.attention.pattern}"
+        )
     return write_windows(c, 4096)
 
 
 def _write_local_base(c: GptConfig) -> dict[str, Any]:
-    return {"rope_local_base_freq": next((kind.base for kind in c.kinds if kind.window), 0.0) or c.rotary_base}
+    return {"rope_local_base_freq": next((kind.base for kind in c.attention.pattern if kind.window), 0.0) or rotary_of(c).base}
 
 
 def _whole(number: float) -> float:
@@ -114,21 +117,21 @@ def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[s
         kind,
         name,
         layers,
-        Setting("query_pre_attn_scalar", "attention_scalar", float, encode=_whole),
-        Setting("final_logit_softcapping", "softmax_cap", float, 0.0, encode=lambda cap: cap or None),
+        Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=_whole),
+        Setting("final_logit_softcapping", "output.cap", float, 0.0, encode=lambda cap: cap or None),
         Row(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
         *rows,
-        free=("kinds", "attention_scalar", "softmax_cap", "embedding_scale", *more.pop("free", ())),
+        free=("attention.pattern", "attention.scale_dim", "output.cap", "embedding_scale", *more.pop("free", ())),
         biases=(None, None, False),
         **more,
     )
 
 
 def _check_gemma(c: GptConfig) -> dict[str, Any]:
-    if c.embedding_scale != c.model_dim**0.5 or not c.attention_scalar:
+    if c.embedding_scale != c.model_dim**0.5 or not c.attention.scale_dim:
         raise InterchangeError(
-            f"Hugging Face's Gemma has embedding_scale={c.model_dim**0.5} and an attention_scalar, but the model has "
-            f"{c.embedding_scale} and {c.attention_scalar}"
+            f"Hugging Face's Gemma has embedding_scale={c.model_dim**0.5} and an attention.scale_dim, but the model has "
+            f"{c.embedding_scale} and {c.attention.scale_dim}"
         )
     return {}
 
@@ -142,7 +145,7 @@ _GEMMA: Fields = dict(
     sliding_window=4096,
     layer_types=None,
 )
-_SANDWICH: Fields = dict(order="sandwich", norm="rms_plus_one")
+_SANDWICH: Fields = {"norm.order": "sandwich", "norm.kind": "rms_plus_one"}
 
 
 # --- SmolLM3 ---
@@ -159,13 +162,13 @@ def _read_smollm3(theirs: Settings) -> Fields:
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
     kinds = [LayerVariant(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
-    return {"kinds": pattern(kinds)}
+    return {"attention.pattern": pattern(kinds)}
 
 
 def _write_smollm3(c: GptConfig) -> dict[str, Any]:
     kinds = of_layers(c)
     if any(kind.base or not kind.scaled for kind in kinds):
-        raise InterchangeError(f"Hugging Face's SmolLM3 has one base for all layers, but kinds={c.kinds}"[:200])
+        raise InterchangeError(f"Hugging Face's SmolLM3 has one base for all layers, but pattern={c.attention.pattern}"[:200])
     return write_windows(c) | {
         "no_rope_layers": [int(kind.rotary) for kind in kinds],
         "use_sliding_window": any(kind.window for kind in kinds),
@@ -179,27 +182,29 @@ DIALECTS: dict[str, Dialect] = {
         "Mistral",
         ONE_WINDOW,
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
-        free=("kinds",),
+        free=("attention.pattern",),
         biases=(False, False, False),
     ),
-    **dialect("qwen2", "Qwen2", Row(_read_qwen, _write_qwen), defaults=_QWEN, free=("kinds",), biases=(True, False, False)),
+    **dialect(
+        "qwen2", "Qwen2", Row(_read_qwen, _write_qwen), defaults=_QWEN, free=("attention.pattern",), biases=(True, False, False)
+    ),
     **dialect(
         "qwen3",
         "Qwen3",
         Row(_read_qwen, _write_qwen),
         defaults=_QWEN | dict(head_dim=128),
         fields=qk_norm("rms", "head"),
-        free=("kinds",),
+        free=("attention.pattern",),
         biases=(None, None, False),
     ),
     **_gemma(
         "gemma2",
         "Gemma2",
         Row(_read_gemma2, _write_gemma2),
-        Setting("attn_logit_softcapping", "logit_cap", float, 0.0, encode=lambda cap: cap or None),
+        Setting("attn_logit_softcapping", "attention.logit_cap", float, 0.0, encode=lambda cap: cap or None),
         defaults=_GEMMA | dict(final_logit_softcapping=30.0, attn_logit_softcapping=50.0, max_position_embeddings=8192),
         fields=_SANDWICH,
-        free=("logit_cap",),
+        free=("attention.logit_cap",),
     ),
     **_gemma(
         "gemma3_text",
@@ -215,7 +220,7 @@ DIALECTS: dict[str, Dialect] = {
         "Phi3",
         ONE_WINDOW,
         defaults=dict(rms_norm_eps=1e-5, original_max_position_embeddings=4096, max_position_embeddings=4096),
-        free=("kinds",),
+        free=("attention.pattern",),
         biases=(False, False, False),
         rotary=rotary_row(
             types={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}, partial=True, beside=True
@@ -226,7 +231,7 @@ DIALECTS: dict[str, Dialect] = {
         "olmo2",
         "Olmo2",
         defaults=dict(rms_norm_eps=1e-5),
-        fields=dict(order="reordered") | qk_norm("rms", "all"),
+        fields={"norm.order": "reordered"} | qk_norm("rms", "all"),
         biases=(None, None, False),
     ),
     **dialect(
@@ -243,7 +248,7 @@ DIALECTS: dict[str, Dialect] = {
             layer_types=None,
             max_position_embeddings=32_768,
         ),
-        free=("kinds",),
+        free=("attention.pattern",),
         rotary=rotary_row(theta=2_000_000.0),
     ),
 }

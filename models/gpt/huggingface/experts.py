@@ -12,18 +12,19 @@ import numpy as np
 from models.gpt.config import GptConfig
 from models.interchange import Conversion, Entry, InterchangeError, Shape
 from models.interchange.tensors import dense, matrix, vector
+from models.parts.moe.config import TopK
 
 
 def entries(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[Entry]:
     """Returns the entries of the mixture in layers named `at`."""
     moe = c.moe
     assert moe is not None
-    m, h, e = c.model_dim, moe.hidden_dim or c.hidden_dim, moe.experts
+    m, h, e = c.model_dim, moe.experts.hidden_dim or c.feed_forward.hidden_dim, moe.experts.count
     if kind == "gpt_oss":
         return _oss_experts(m, h, e, f"{at}mlp", f"{ours}.ffn", **places)
     inside, (gate, up, down) = _NAMES.get(kind, ("mlp", ("gate_proj", "up_proj", "down_proj")))
     router = [*dense(f"{at}{inside}.gate", f"{ours}.ffn.router", (m, e), bias="", **places)]
-    if moe.correction_bias:
+    if isinstance(moe.router, TopK) and moe.router.correction:
         theirs = f"{at}{inside}.gate.e_score_correction_bias"
         router.append(vector(theirs, (f"{ours}.ffn.correction", (e,)), **places))
 
@@ -35,10 +36,10 @@ def entries(c: GptConfig, kind: str, at: str, ours: str, **places: Any) -> list[
         ]
 
     tensors = [*router, *networks("experts.{expert}", "ffn", h, (gate, up, down), experts=e)]
-    if moe.shared_dim:
+    if shared := moe.experts.shared:
         theirs = "shared_experts" if kind == "deepseek_v3" else "shared_expert"
-        tensors += networks(theirs, "ffn.shared", moe.shared_dim, ("gate_proj", "up_proj", "down_proj"))
-    if moe.shared_gate:
+        tensors += networks(theirs, "ffn.shared", shared.hidden_dim, ("gate_proj", "up_proj", "down_proj"))
+    if shared and shared.gated:
         tensors += dense(f"{at}{inside}.shared_expert_gate", f"{ours}.ffn.shared_gate", (m, 1), bias="", **places)
     return tensors
 

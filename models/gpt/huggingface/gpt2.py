@@ -40,7 +40,7 @@ _LAYER = {
 
 
 def _read_hidden(theirs: Settings) -> Fields:
-    return {"hidden_dim": setting(theirs, "n_inner", int, 4 * setting(theirs, "n_embd", int))}
+    return {"feed_forward.hidden_dim": setting(theirs, "n_inner", int, 4 * setting(theirs, "n_embd", int))}
 
 
 # Of all GPT-2s, whether they attend to another model's output or not; dropout is that of the residual branches, the only one that
@@ -50,24 +50,25 @@ SIZES: tuple[Row, ...] = (
     allowed("scale_attn_by_inverse_layer_idx", False),
     Setting("n_layer", "layers", int),
     Setting("n_embd", "model_dim", int),
-    Row(_read_hidden, lambda c: {"n_inner": c.hidden_dim}),
+    Row(_read_hidden, lambda c: {"n_inner": c.feed_forward.hidden_dim}),
     head_count("n_head", "n_embd"),
-    Setting("n_positions", "max_positions", int),
-    Setting("activation_function", "activation", Activation, "gelu_new"),
-    Setting("layer_norm_epsilon", "norm_eps", float, 1e-5),
+    Setting("n_positions", "positions.rows", int),
+    Setting("activation_function", "feed_forward.activation", Activation, "gelu_new"),
+    Setting("layer_norm_epsilon", "norm.eps", float, 1e-5),
 )
 DROPOUT = Setting("resid_pdrop", "dropout", float, 0.1)
-FIELDS: Fields = MULTI_HEAD | {"order": "pre", "moe": None}
+FIELDS: Fields = MULTI_HEAD | {"norm.order": "pre", "moe": None}
 GPT2 = ModelType(
     config=GptConfig,
     name="GPT-2",
     architectures=("GPT2LMHeadModel", "GPT2Model"),
     null_is_default=True,
-    fields=FIELDS | {"positions": "learned", "softmax_cap": 0.0, "softmax_bias": False, "embedding_scale": 1.0, "prefix": False},
+    fields=FIELDS
+    | {"positions.class": lambda c: "Learned", "output.cap": 0.0, "output.bias": False, "embedding_scale": 1.0, "prefix": False},
     initial={"dialect": "gpt2"},
     rows=(
         Setting("vocab_size", "vocab", int),
-        Setting("tie_word_embeddings", "tied", bool, True),
+        Setting("tie_word_embeddings", "output.tied", bool, True),
         *(constant(f"{name}_token_id", None) for name in ("bos", "eos", "pad")),  # the defaults are those of the first release
         *SIZES,
         DROPOUT,

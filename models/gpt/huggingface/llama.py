@@ -7,6 +7,7 @@ from models.gpt.huggingface import experts
 from models.interchange import Entry, Shape
 from models.interchange.layers import Names, attention_names, layers
 from models.interchange.tensors import matrix, table, vector
+from models.parts.attention.config import GroupedQuery, Latent
 
 PREFIX = "model."  # of all tensors but the output matrix, in files that have one
 BODY = ("embed_tokens.", "layers.", "norm.")
@@ -41,18 +42,18 @@ def entries(c: GptConfig, kind: str, *, fused: bool) -> list[Entry]:
     mapped = [table(TABLE, "embedding.table", (c.vocab, c.model_dim))]
     if c.moe is None:
         mapped += _layers(c, kind, "decoder", fused=fused, layers=c.layers)
-    if c.leading_layers:
-        mapped += _layers(c, kind, "leading", fused=fused, layers=c.leading_layers)
+    if c.leading:
+        mapped += _layers(c, kind, "leading", fused=fused, layers=c.leading)
     for i, name in enumerate(c.layer_group if c.moe else ()):
-        places: dict[str, Any] = dict(layers=c.layer_groups, first=c.leading_layers + i, every=len(c.layer_group))
+        places: dict[str, Any] = dict(layers=c.layer_groups, first=c.leading + i, every=len(c.layer_group))
         mapped += _layers(c, kind, f"decoder.{name}", fused=fused, sparse=name == "sparse", **places)
     return [*mapped, vector("model.norm.weight", ("final_norm.scale", (c.model_dim,)))]
 
 
 def _layers(c: GptConfig, kind: str, ours: str, *, fused: bool, sparse: bool = False, **places: Any) -> list[Entry]:
     """Returns the entries of layers of one kind, which are called `ours` here."""
-    mapped = layers(c, ours, _AT, _NORMS[c.order], **places)
-    if c.latent is not None:
+    mapped = layers(c, ours, _AT, _NORMS[c.norm.order], **places)
+    if isinstance(c.attention, Latent):
         mapped += _latent_attention(c, ours, **places)
     else:
         mapped += layers(c, ours, _AT, _FUSED_ATTENTION if fused else _ATTENTION, **places)
@@ -64,18 +65,21 @@ def _layers(c: GptConfig, kind: str, ours: str, *, fused: bool, sparse: bool = F
 
 def _beside_attention(c: GptConfig, ours: str, **places: Any) -> list[Entry]:
     """Returns the entries of norms of queries and keys, and of sinks."""
-    each = c.head_dim if c.qk_norm_over == "head" else 0
-    sizes = {"q": each or c.heads * c.head_dim, "k": each or c.groups * c.head_dim} if c.qk_norm else {}
+    a = c.attention
+    assert isinstance(a, GroupedQuery)
+    each = a.head_dim if a.qk_norm and a.qk_norm.over == "head" else 0
+    sizes = {"q": each or a.heads * a.head_dim, "k": each or a.groups * a.head_dim} if a.qk_norm else {}
     named = {f"{x}_norm.weight": (f"{ours}.attention.{x}_norm.scale", (size,)) for x, size in sizes.items()}
-    named |= {"sinks": (f"{ours}.attention.sinks", (c.heads,))} if c.sinks else {}
+    named |= {"sinks": (f"{ours}.attention.sinks", (a.heads,))} if a.sinks else {}
     return [vector(f"{_AT}self_attn.{theirs}", part, **places) for theirs, part in named.items()]
 
 
 def _latent_attention(c: GptConfig, ours: str, **places: Any) -> list[Entry]:
     """Returns the entries of latent attention."""
-    assert c.latent is not None
-    m, n, latent = c.model_dim, c.heads, c.latent
-    head, rank = latent.head_dim + c.head_dim, latent.query_rank
+    latent = c.attention
+    assert isinstance(latent, Latent)
+    m, n = c.model_dim, latent.heads
+    head, rank = latent.head_dim + latent.rotary_dim, latent.query_rank
 
     def weight(theirs: str, name: str, shape: Shape, inputs: int = 1) -> Entry:
         return matrix(f"{_AT}self_attn.{theirs}.weight", (f"{ours}.attention.{name}", shape), inputs=inputs, **places)
@@ -92,7 +96,7 @@ def _latent_attention(c: GptConfig, ours: str, **places: Any) -> list[Entry]:
         ]
     return [
         *queries,
-        weight("kv_a_proj_with_mqa", "kv_down", (m, latent.rank + c.head_dim)),
+        weight("kv_a_proj_with_mqa", "kv_down", (m, latent.rank + latent.rotary_dim)),
         scale("kv_a_layernorm", "kv_norm", latent.rank),
         weight("kv_b_proj", "kv", (latent.rank, n, latent.head_dim + latent.value_dim)),
         weight("o_proj", "o", (n, latent.value_dim, m), inputs=2),
@@ -104,5 +108,5 @@ def canonical_name(c: GptConfig, kind: str, theirs: str) -> str | None:
     the last, which predict a second token."""
     name = f"{PREFIX}{theirs}" if theirs.startswith(BODY) else theirs
     number = name.removeprefix("model.layers.").partition(".")[0]
-    further = c.latent is not None and number.isdigit() and int(number) >= c.layers
+    further = isinstance(c.attention, Latent) and number.isdigit() and int(number) >= c.layers
     return None if name.endswith(_BUFFERS) or further else experts.renamed(kind, name)

@@ -13,39 +13,45 @@ from models.gpt.huggingface.base import (
     only_windows,
     pattern,
     qk_norm,
+    rotary_of,
     rotary_row,
     windows,
+    write_heads,
     write_window,
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, without
-from models.parts.attention.config import Latent, LayerVariant
-from models.parts.moe.config import MoeConfig
+from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at, without
+from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
+from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
 _GROUP = 64  # tokens of a routing group: of our own training; without a capacity it decides nothing
 # Nothing is dropped, and the balance loss is pooled over layers.
-_INITIAL: Fields = {"moe": MoeConfig, "moe.group_size": _GROUP, "moe.capacity_factor": 0.0, "moe.balance": "pooled"}
+_INITIAL: Fields = {
+    "moe": MoeConfig,
+    "moe.router": TopK,
+    "moe.group_size": _GROUP,
+    "moe.capacity.factor": 0.0,
+    "moe.losses.balance": "pooled",
+}
 # What Mixtral's mixture has no choice of.
 _PLAIN: Fields = {
-    "moe.gating": "top_k",
-    "moe.score": "softmax",
-    "moe.norm_topk": False,
-    "moe.router_bias": False,
-    "moe.correction_bias": False,
-    "moe.expert_groups": 1,
-    "moe.chosen_groups": 1,
-    "moe.gate_scale": 1.0,
-    "moe.activation": "same",
-    "moe.gated": "same",
-    "moe.shared_dim": 0,
-    "moe.shared_gate": False,
-    "moe.eval_capacity_factor": 0.0,
-    "moe.router_noise": 0.0,
-    "moe.input_jitter": 0.0,
-    "moe.token_dropout": 0.0,
+    "moe.router.class": lambda c: "TopK",
+    "moe.router.score": "softmax",
+    "moe.router.normalized": False,
+    "moe.router.bias": False,
+    "moe.router.correction": None,
+    "moe.router.groups": None,
+    "moe.router.scale": 1.0,
+    "moe.experts.activation": "same",
+    "moe.experts.gated": "same",
+    "moe.experts.shared": None,
+    "moe.capacity.eval_factor": 0.0,
+    "moe.router.noise": None,
+    "moe.router.jitter": 0.0,
+    "moe.experts.token_dropout": 0.0,
 }
-_IN_EVERY_LAYER: Fields = {"sparse_every": 1, "leading_layers": 0}
+_IN_EVERY_LAYER: Fields = {"moe.every": 1, "moe.leading": 0}
 
 
 def _mixture(
@@ -65,7 +71,7 @@ def _mixture(
         *rows,
         defaults=defaults,
         fields=without(_PLAIN, *free) | fields,
-        free=("moe", "leading_layers", *free),
+        free=("moe", *free),
         initial=_INITIAL | (initial or {}),
         **more,
     )
@@ -80,34 +86,35 @@ def _routing(key: str, experts: int, choices: int, weight: float = 0.001) -> tup
 
     def read(theirs: Settings) -> Fields:
         counts = setting(theirs, "output_router_logits", bool)
-        return {"moe.balance_weight": setting(theirs, "router_aux_loss_coef", float) if counts else 0.0}
+        return {"moe.losses.balance_weight": setting(theirs, "router_aux_loss_coef", float) if counts else 0.0}
 
     def write(c: GptConfig) -> dict[str, Any]:
         assert c.moe is not None
-        counts = c.moe.balance == "pooled" and c.moe.balance_weight > 0
-        return {"router_aux_loss_coef": c.moe.balance_weight, "output_router_logits": counts}
+        losses = c.moe.losses
+        counts = losses.balance == "pooled" and losses.balance_weight > 0
+        return {"router_aux_loss_coef": losses.balance_weight, "output_router_logits": counts}
 
     return (
-        Setting(key, "moe.experts", int, experts),
-        Setting("num_experts_per_tok", "moe.choices", int, choices),
+        Setting(key, "moe.experts.count", int, experts),
+        Setting("num_experts_per_tok", "moe.router.choices", int, choices),
         Row(read, write, {"router_aux_loss_coef": weight, "output_router_logits": False}),
     )
 
 
 def _size_of_experts(c: GptConfig) -> int:
     assert c.moe is not None
-    return c.moe.hidden_dim or c.hidden_dim
+    return c.moe.experts.hidden_dim or c.feed_forward.hidden_dim
 
 
 def _hidden(default: int) -> Row:
     return Row(
-        lambda theirs: {"moe.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
+        lambda theirs: {"moe.experts.hidden_dim": setting(theirs, "moe_intermediate_size", int)},
         lambda c: {"moe_intermediate_size": _size_of_experts(c)},
         {"moe_intermediate_size": default},
     )
 
 
-_NORM_TOPK = Setting("norm_topk_prob", "moe.norm_topk", bool, False)
+_NORM_TOPK = Setting("norm_topk_prob", "moe.router.normalized", bool, False)
 
 
 # --- Qwen ---
@@ -118,22 +125,22 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
     layers = setting(theirs, "num_hidden_layers", int)
     every, dense = setting(theirs, "decoder_sparse_step", int), setting(theirs, "mlp_only_layers", list, [])
     if sorted(dense) == list(range(len(dense))) and every == 1 and len(dense) < layers:
-        return {"sparse_every": 1, "leading_layers": len(dense)}
+        return {"moe.every": 1, "moe.leading": len(dense)}
     if dense or every < 1 or layers % every:
         raise InterchangeError(
             f"config.json: decoder_sparse_step={every} with mlp_only_layers={json.dumps(dense)[:60]} of {layers} layers is not "
             "supported, only experts in every n-th layer, or in all but the first"
         )
-    return {"sparse_every": every}
+    return {"moe.every": every}
 
 
 def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
-    if len(c.layer_group) > 1 and (c.sparse_first or c.leading_layers):
+    if len(c.layer_group) > 1 and (c.moe.first or c.leading):
         raise InterchangeError(
-            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.sparse_first} "
-            f"and leading_layers={c.leading_layers}"
+            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.moe.first} "
+            f"and leading_layers={c.leading}"
         )
-    return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading_layers))}
+    return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading))}
 
 
 def _read_qwen2_windows(theirs: Settings) -> Fields:
@@ -152,12 +159,12 @@ def _write_qwen2_windows(c: GptConfig) -> dict[str, Any]:
 
 def _read_qwen3_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    return {"kinds": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
+    return {"attention.pattern": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def _read_qwen2_bias(theirs: Settings) -> Fields:
     bias = setting(theirs, "qkv_bias", bool)
-    return {"attention_bias": bias, "output_bias": "no" if bias else "same"}
+    return {"attention.biases": "qkv" if bias else ""}
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
@@ -175,7 +182,7 @@ _OSS_ROPE = dict(
 )
 
 
-def _read_oss_rotary(theirs: Settings) -> rope.Turning:
+def _read_oss_rotary(theirs: Settings) -> Rotary:
     if all(theirs.get(key) is None for key in ("rope_scaling", "rope_parameters")):  # an empty one is no YaRN
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
     width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
@@ -195,10 +202,10 @@ def _read_deepseek_heads(theirs: Settings) -> Fields:
     heads, kv_heads = setting(theirs, "num_attention_heads", int), setting(theirs, "num_key_value_heads", int, None)
     if kv_heads not in (None, heads):
         raise InterchangeError(f"config.json: num_key_value_heads={kv_heads}: only as num_attention_heads={heads}")
-    return {"kv_heads": 0}
+    return {"attention.heads": heads}
 
 
-def _read_deepseek_rotary(theirs: Settings) -> rope.Turning:
+def _read_deepseek_rotary(theirs: Settings) -> Rotary:
     rotated, longest = setting(theirs, "qk_rope_head_dim", int), setting(theirs, "max_position_embeddings", int)
     return rope.read(theirs, rotated, theta=10_000.0, longest=longest)
 
@@ -207,19 +214,29 @@ def _read_shared(theirs: Settings) -> Fields:
     hidden, shared = setting(theirs, "moe_intermediate_size", int), setting(theirs, "n_shared_experts", int)
     if shared < 1:
         raise InterchangeError(f"config.json: n_shared_experts={shared} is not supported, only 1 and more")
-    return {"moe.shared_dim": hidden * shared}
+    return {"moe.experts.shared": SharedExpert(hidden_dim=hidden * shared)}
 
 
 def _write_shared(c: GptConfig) -> dict[str, Any]:
-    assert c.moe is not None
-    if c.moe.shared_dim % _size_of_experts(c) or not c.moe.shared_dim:
-        raise InterchangeError(f"no DeepSeek-V3 of Hugging Face is like this model: shared_dim={c.moe.shared_dim}")
-    return {"n_shared_experts": c.moe.shared_dim // _size_of_experts(c)}
+    shared = c.moe.experts.shared if c.moe else None
+    if shared is None or shared.gated or shared.hidden_dim % _size_of_experts(c):
+        raise InterchangeError(f"no DeepSeek-V3 of Hugging Face is like this model: shared={shared}")
+    return {"n_shared_experts": shared.hidden_dim // _size_of_experts(c)}
+
+
+def _read_groups(theirs: Settings) -> Fields:
+    groups = ExpertGroups(count=setting(theirs, "n_group", int), chosen=setting(theirs, "topk_group", int))
+    return {"moe.router.groups": groups if groups.count > 1 else None}
+
+
+def _write_groups(c: GptConfig) -> dict[str, Any]:
+    groups = value_at(c, "moe.router.groups") or ExpertGroups(count=1, chosen=1)
+    return {"n_group": groups.count, "topk_group": groups.chosen}
 
 
 def _read_scale(theirs: Settings) -> Fields:
     size = setting(theirs, "qk_nope_head_dim", int) + setting(theirs, "qk_rope_head_dim", int)
-    return {"attention_scalar": _scalar(size, theirs)}
+    return {"attention.scale_dim": _scalar(size, theirs)}
 
 
 def _scalar(size: int, theirs: Settings) -> float:
@@ -233,18 +250,17 @@ def _scalar(size: int, theirs: Settings) -> float:
 
 def _write_scale(c: GptConfig) -> dict[str, Any]:
     """Returns the rotary settings with YaRN's factor by which logits are scaled, where they are."""
-    assert c.latent is not None
-    size = c.latent.head_dim + c.head_dim
-    written = rope.write(c.rotary_base, c.rotary, c.head_dim)
-    if c.attention_scalar in (0, size):
+    size, rotary = c.attention.head_dim + c.attention.rotary_dim, rotary_of(c)
+    written = rope.write(rotary, c.attention.rotary_dim)
+    if c.attention.scale_dim in (0, size):
         return written
-    factor = c.rotary.factor if c.rotary else 1.0
-    wanted = (size / c.attention_scalar) ** 0.25
+    factor = rotary.scaling.factor if isinstance(rotary.scaling, Yarn) else 1.0
+    wanted = (size / c.attention.scale_dim) ** 0.25
     of_all = (wanted - 1) / (rope.magnitude(factor) - 1) if factor > 1 else 0.0
-    if not c.rotary or c.rotary.scaling != "yarn" or of_all <= 0:
+    if of_all <= 0:
         raise InterchangeError(
-            f"no DeepSeek-V3 of Hugging Face is like this model: attention_scalar={c.attention_scalar} without YaRN; nearest is "
-            f"{size}"
+            f"no DeepSeek-V3 of Hugging Face is like this model: attention.scale_dim={c.attention.scale_dim} without YaRN; "
+            f"nearest is {size}"
         )
     written["rope_scaling"] = written["rope_scaling"] | {"mscale_all_dim": of_all}
     return written
@@ -260,8 +276,8 @@ MIXTURES: dict[str, Dialect] = {
         allowed("router_jitter_noise", 0, 0.0),
         defaults=dict(num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072),
         same=_SAME[::-1],
-        fields=_IN_EVERY_LAYER | {"moe.norm_topk": True, "moe.hidden_dim": 0},
-        free=("kinds",),
+        fields=_IN_EVERY_LAYER | {"moe.router.normalized": True, "moe.experts.hidden_dim": 0},
+        free=("attention.pattern",),
         biases=(False, False, False),
         rotary=rotary_row(theta=1_000_000.0),
     ),
@@ -270,24 +286,25 @@ MIXTURES: dict[str, Dialect] = {
         "Qwen2Moe",
         Row(_read_qwen2_windows, _write_qwen2_windows),
         *_qwen_experts(1408, 60, 4),
-        Setting("shared_expert_intermediate_size", "moe.shared_dim", int, 5632),
-        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.kinds)}),
-        Row(_read_qwen2_bias, lambda c: {"qkv_bias": c.attention_bias}, {"qkv_bias": True}),
+        Setting("shared_expert_intermediate_size", "moe.experts.shared.hidden_dim", int, 5632),
+        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}),
+        Row(_read_qwen2_bias, lambda c: {"qkv_bias": "q" in c.attention.biases}, {"qkv_bias": True}),
         defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
-        fields={"moe.shared_gate": True},
-        free=("kinds", "moe.norm_topk", "moe.shared_dim"),
+        fields={"moe.experts.shared.gated": True},
+        initial={"moe.experts.shared": SharedExpert},
+        free=("attention.pattern", "moe.router.normalized", "moe.experts.shared"),
         biases=(None, False, False),
     ),
     **_mixture(
         "qwen3_moe",
         "Qwen3Moe",
-        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.kinds)}),
+        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
         *_qwen_experts(768, 128, 8),
         defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
         fields=qk_norm("rms", "head"),
-        free=("kinds", "moe.norm_topk"),
+        free=("attention.pattern", "moe.router.normalized"),
         biases=(None, None, False),
     ),
     **_mixture(
@@ -299,8 +316,10 @@ MIXTURES: dict[str, Dialect] = {
         allowed("sliding_window"),
         defaults=dict(rms_norm_eps=1e-5, max_position_embeddings=4096),
         same=_SAME,
-        fields=_IN_EVERY_LAYER | qk_norm("rms", "all") | {"moe.hidden_dim": 0, "head_dim": lambda c: c.model_dim // c.heads},
-        free=("moe.norm_topk",),
+        fields=_IN_EVERY_LAYER
+        | qk_norm("rms", "all")
+        | {"moe.experts.hidden_dim": 0, "attention.head_dim": lambda c: c.model_dim // c.attention.heads},
+        free=("moe.router.normalized",),
         biases=(None, None, False),
     ),
     **_mixture(
@@ -311,7 +330,9 @@ MIXTURES: dict[str, Dialect] = {
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
-        Row(write=lambda c: {} if c.rotary else {"rope_scaling": {"rope_type": "default"}}),  # an absent one would be YaRN
+        Row(
+            write=lambda c: {} if rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
+        ),  # an absent one would be YaRN
         defaults=dict(
             num_key_value_heads=8,
             head_dim=64,
@@ -325,14 +346,14 @@ MIXTURES: dict[str, Dialect] = {
         nullable=("head_dim",),
         fields=_IN_EVERY_LAYER
         | {
-            "sinks": True,
-            "moe.norm_topk": True,
-            "moe.router_bias": True,
-            "moe.activation": "clipped_swiglu",
-            "moe.gated": "yes",
-            "moe.hidden_dim": 0,
+            "attention.sinks": True,
+            "moe.router.normalized": True,
+            "moe.router.bias": True,
+            "moe.experts.activation": "clipped_swiglu",
+            "moe.experts.gated": "yes",
+            "moe.experts.hidden_dim": 0,
         },
-        free=("kinds",),
+        free=("attention.pattern",),
         biases=(None, None, True),
         rotary=rotary_row(_read_oss_rotary),
     ),
@@ -343,19 +364,17 @@ MIXTURES: dict[str, Dialect] = {
         Row(_read_scale, _write_scale),
         _hidden(2048),
         Row(_read_shared, _write_shared, {"n_shared_experts": 1}),
-        Setting("norm_topk_prob", "moe.norm_topk", bool, False),
-        Setting("n_group", "moe.expert_groups", int, 8),
-        Setting("topk_group", "moe.chosen_groups", int, 4),
-        Setting("routed_scaling_factor", "moe.gate_scale", float, 2.5),
-        Setting("first_k_dense_replace", "leading_layers", int, 3),
+        Setting("norm_topk_prob", "moe.router.normalized", bool, False),
+        Row(_read_groups, _write_groups, {"n_group": 8, "topk_group": 4}),
+        Setting("routed_scaling_factor", "moe.router.scale", float, 2.5),
+        Setting("first_k_dense_replace", "moe.leading", int, 3),
         constant("num_nextn_predict_layers", 0),
-        Setting("kv_lora_rank", "latent.rank", int, 512),
-        Setting("q_lora_rank", "latent.query_rank", int, 0, encode=lambda rank: rank or None),
-        Setting("qk_nope_head_dim", "latent.head_dim", int, 128),
-        Setting("qk_rope_head_dim", "head_dim", int, 64),
-        Setting("v_head_dim", "latent.value_dim", int, 128),
-        Setting("rope_interleave", "latent.interleaved", bool, False),
-        Row(_read_deepseek_heads),
+        Setting("kv_lora_rank", "attention.rank", int, 512),
+        Setting("q_lora_rank", "attention.query_rank", int, 0, encode=lambda rank: rank or None),
+        Setting("qk_nope_head_dim", "attention.head_dim", int, 128),
+        Setting("qk_rope_head_dim", "attention.rotary_dim", int, 64),
+        Setting("v_head_dim", "attention.value_dim", int, 128),
+        Setting("rope_interleave", "attention.interleaved", bool, False),
         allowed("scoring_func", "sigmoid"),
         allowed("topk_method", "noaux_tc"),
         allowed("moe_layer_freq", 1),
@@ -365,12 +384,19 @@ MIXTURES: dict[str, Dialect] = {
         ),
         same=("n_routed_experts", *_SAME),
         nullable=("q_lora_rank", "norm_topk_prob", "rope_interleave"),
-        fields={"latent.norm_eps": 1e-6, "moe.score": "sigmoid", "moe.correction_bias": True, "sparse_every": 1},
-        initial={"latent": Latent},
+        fields={
+            "attention.class": lambda c: "Latent",
+            "attention.norm_eps": 1e-6,
+            "moe.router.score": "sigmoid",
+            "moe.router.correction.class": lambda c: "Correction",
+            "moe.every": 1,
+        },
+        initial={"attention": Latent, "moe.router.correction": Correction()},
+        heads=Row(_read_deepseek_heads, write_heads),
         free=(
-            "latent",
-            "attention_scalar",
-            *(f"moe.{name}" for name in ("norm_topk", "expert_groups", "chosen_groups", "gate_scale", "shared_dim")),
+            *(f"attention.{name}" for name in ("scale_dim", "sinks", "per_dim_scale", "logit_cap", "qk_norm")),
+            *(f"moe.router.{name}" for name in ("normalized", "correction", "groups", "scale")),
+            "moe.experts.shared",
         ),
         biases=(False, False, False),
         rotary=rotary_row(_read_deepseek_rotary),

@@ -1,6 +1,7 @@
 """Settings of rotary positions in a config.json, as `transformers` 4 (rope_theta, rope_scaling) and 5 (rope_parameters) write
 them. No JAX."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -8,15 +9,14 @@ from typing import Any
 from models.errors import nearest, shortened
 from models.interchange import InterchangeError
 from models.interchange.settings import Fields, Row, Setting, Settings, setting
-from models.parts.attention.config import Rotary
+from models.parts.attention.config import Interpolation, Llama3, LongRope, Rotary, Yarn
 from models.parts.numbers import check_base
 
 _ORIGINAL = "original_max_position_embeddings"
 TYPES = {name: name for name in ("default", "linear", "llama3", "yarn", "longrope")}  # theirs -> ours, but for "default"
-Turning = tuple[float, Rotary | None]  # the base of the rates, and how they are stretched
 
 
-def read(theirs: Settings, head_dim: int, *, original: int | None = None, **options: Any) -> Turning:
+def read(theirs: Settings, head_dim: int, *, original: int | None = None, **options: Any) -> Rotary:
     """Returns how positions turn queries and keys; where both forms are in a config.json, the older one counts.
 
     Args:
@@ -41,7 +41,7 @@ def turning(
     partial: bool = False,
     types: Mapping[str, str] = TYPES,
     original: int | None = None,
-) -> Turning:
+) -> Rotary:
     """Returns how one dictionary of settings turns queries and keys.
 
     Args:
@@ -63,19 +63,17 @@ def turning(
     dims = int(head_dim * share)
     if dims != head_dim and not partial:
         raise InterchangeError(f"config.json: partial_rotary_factor={share:g} is not supported here, only 1")
-    turned: dict[str, Any] = {} if dims == head_dim else dict(dims=dims)
+    plain = Rotary(base=base, dims=0 if dims == head_dim else dims)
     if kind == "default":
-        return base, Rotary(**turned) if turned else None
+        return plain
     given = {_ORIGINAL: longest} | {key: value for key, value in rope.items() if value is not None}
     if original is not None:
         given[_ORIGINAL] = original
     if kind in _AMPLITUDES:
         factor = setting(given, "factor", float, longest / setting(given, _ORIGINAL, int))
         given = {"attention_factor": _AMPLITUDES[kind](given, factor)} | given | {"factor": factor}
-    turned["scaling"] = kind
-    for row in _ROWS[kind]:
-        turned |= row.read(given)
-    return base, Rotary(**turned)
+    fields = {path: value for row in _ROWS[kind] for path, value in row.read(given).items()}
+    return dataclasses.replace(plain, scaling=_CLASSES[kind](**fields))
 
 
 def magnitude(factor: float, scale: float = 1.0) -> float:
@@ -127,12 +125,21 @@ _ROWS: dict[str, tuple[Row, ...]] = {
 }
 
 
-def write(base: float, rotary: Rotary | None, head_dim: int) -> dict[str, Any]:
+_CLASSES = {"linear": Interpolation, "llama3": Llama3, "yarn": Yarn, "longrope": LongRope}
+
+
+def type_of(rotary: Rotary) -> str:
+    """Returns their name of the type of rotary positions."""
+    return next((name for name, kind in _CLASSES.items() if type(rotary.scaling) is kind), "default")
+
+
+def write(rotary: Rotary, head_dim: int) -> dict[str, Any]:
     """Returns the settings by which `transformers` turns as our model does, in the form that versions 4 and 5 read."""
-    settings: dict[str, Any] = {"rope_theta": base, "rope_scaling": None}
-    if rotary is not None and rotary.dims:
+    settings: dict[str, Any] = {"rope_theta": rotary.base, "rope_scaling": None}
+    if rotary.dims:
         settings["partial_rotary_factor"] = rotary.dims / head_dim
-    if rotary is None or rotary.scaling == "none":
+    if rotary.scaling is None:
         return settings
-    stretched = {key: value for row in _ROWS[rotary.scaling] for key, value in row.write(rotary).items()}
-    return settings | {"rope_scaling": {"rope_type": rotary.scaling} | stretched}
+    kind = type_of(rotary)
+    stretched = {key: value for row in _ROWS[kind] for key, value in row.write(rotary.scaling).items()}
+    return settings | {"rope_scaling": {"rope_type": kind} | stretched}

@@ -55,7 +55,7 @@ def blocks(length: int, keys: int, mask: AttentionMask, scope: Component) -> lis
 
     Long causal rows are taken in blocks: the keys after a block's last query are never multiplied, nearly half of them. CPUs and
     GPUs multiply smaller blocks just as fast, so there a row is split into at least four. Without a mesh rows are whole: that is
-    the mathematics, whose FLOPs are counted (trainers/programs/model_flops.py).
+    the mathematics, whose FLOPs are counted (trainers/hlo/model_flops.py).
     """
     block = BLOCK if scope.on_tpu else min(BLOCK, length // 4)
     whole = not _comes_in_blocks(length, keys, mask) or length % block or scope.num_shards("length") > 1

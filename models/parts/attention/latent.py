@@ -31,25 +31,14 @@ class LatentAttention(nnx.Module):
     themselves, as to one head of keys and values.
 
     Args:
-      rotated: P.
-      scaled: logits are divided by its square root; 0 takes D + P.
+      size: M.
       init_scale: variance of the initial matrices times their inputs.
     """
 
-    def __init__(
-        self,
-        c: Latent,
-        size: int,
-        heads: int,
-        rotated: int,
-        key: jax.Array,
-        scope: Component,
-        *,
-        scaled: float = 0.0,
-        init_scale: float = 1.0,
-    ):
-        self.c, self.scope, self.rotated = c, scope, rotated
-        self.scale = (scaled or c.head_dim + rotated) ** -0.5
+    def __init__(self, c: Latent, size: int, key: jax.Array, scope: Component, *, init_scale: float = 1.0):
+        heads, rotated = c.heads, c.rotary_dim
+        self.c, self.scope = c, scope
+        self.scale = (c.scale_dim or c.head_dim + rotated) ** -0.5
         self.key_shards = ring.num_shards(scope)
         k_down, k_up, k_kv_down, k_kv_up, k_o = jax.random.split(key, 5)
         head, into = c.head_dim + rotated, functools.partial(self._init, init_scale)
@@ -128,7 +117,7 @@ class LatentAttention(nnx.Module):
         else:
             made_BSNX = project(latent_BS1R[:, :, 0], w_RNX, self.scope, dense=True)
             made_BSNX = self.scope.shard(made_BSNX, "batch", "keys", "act_heads", None)
-            k_BSNP = jnp.broadcast_to(k_BS1P, (*made_BSNX.shape[:3], self.rotated))
+            k_BSNP = jnp.broadcast_to(k_BS1P, (*made_BSNX.shape[:3], self.c.rotary_dim))
             k_BSNX = jnp.concatenate([made_BSNX[..., :d], k_BSNP], axis=-1)
             q_BLNX = jnp.concatenate([q_BLND, q_BLNP], axis=-1)
             out_BLNV = self._attend(q_BLNX, k_BSNX, made_BSNX[..., d:], mask, rate, key)

@@ -8,10 +8,12 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
+from models.parts.attention.config import GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
 from models.parts.layers import Norm, add_bias, project
+from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
 
@@ -19,84 +21,51 @@ KeysValues = tuple[jax.Array, jax.Array]  # [B, S, G, D] each
 
 
 class Attention(nnx.Module):
-    """Scaled dot-product attention over N heads of size D (N * D need not be M).
-
-    Args:
-      kv_heads: G heads of keys and values, each shared by N / G queries; N by default.
-      bias: of all four projections.
-      out_bias: of the last of them, where it differs.
-      key_bias: of keys, where there are biases.
-      qk_norm: the kind of norm, scale alone, of queries and keys before rotary positions; "" has none.
-      qk_norm_over: what it is taken of: each "head", or "all" of them together.
-      qk_norm_eps: is added to its variance.
-      per_dim_scale: scales each dimension of the queries by softplus(w) / softplus(0), w learned from 0 (Lingvo).
-      buckets: of relative positions up to `max_distance`, each with a learned bias per head (T5, section 2.1); 0 has none.
-      scaled: divides the logits by sqrt(D), or by another root; 0 does not (T5).
-      sinks: each head has a logit of its own beside those of keys, which takes probability and gives nothing (gpt-oss).
-      init_scale: variance of the initial matrices times their inputs.
-      cap: limit of the logits, see `layers.soft_cap`.
+    """Scaled dot-product attention over N heads of size D (N * D need not be M), with the options of `GroupedQuery`.
 
     It computes models/parts/attention/plain.py, and what these options add. Where the layout cuts "keys", keys and values go
     round in a ring (ring.py); long rows on TPUs are left to a kernel (splash.py); everything else is blocks.py.
+
+    Args:
+      c: the settings of the layer.
+      buckets: of relative positions, each with a learned bias per head (T5, section 2.1), where the layer has its own.
     """
 
-    def __init__(
-        self,
-        size: int,
-        heads: int,
-        head_size: int,
-        key: jax.Array,
-        scope: Component,
-        *,
-        kv_heads: int = 0,
-        bias: bool = False,
-        out_bias: bool | None = None,
-        key_bias: bool = True,
-        qk_norm: str = "",
-        qk_norm_over: str = "head",
-        qk_norm_eps: float = 1e-6,
-        per_dim_scale: bool = False,
-        buckets: int = 0,
-        max_distance: int = 128,
-        cap: float = 0.0,
-        scaled: float | None = None,
-        sinks: bool = False,
-        init_scale: float = 1.0,
-    ):
-        self.scope, self.max_distance, self.cap = scope, max_distance, cap
-        scaled = head_size if scaled is None else scaled
-        self.scale = scaled**-0.5 if scaled else 1.0
+    def __init__(self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | None = None):
+        a, m = c.attention, c.model_dim
+        assert isinstance(a, GroupedQuery)
+        self.scope, self.cap, self.qk_norm_over_all = scope, a.logit_cap, a.qk_norm is not None and a.qk_norm.over == "all"
+        # Distances are the layer's own or of a table that layers share.
+        self.max_distance = c.positions.max_distance if isinstance(c.positions, RelativeBuckets) else 0
+        self.scale = (a.scale_dim or a.head_dim) ** -0.5
         self.key_shards = ring.num_shards(scope)
-        kv_heads = kv_heads or heads
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
-        kv_axis = "heads" if kv_heads == heads else "kv_heads"
+        kv_axis = "heads" if a.groups == a.heads else "kv_heads"
         self.act_kv_axis = f"act_{kv_axis}"
         kq, kk, kv, ko = jax.random.split(key, 4)
-        init = normal((init_scale / size) ** 0.5)
+        init, out = normal((c.init_scale / m) ** 0.5), normal((c.init_scale / (a.heads * a.head_dim)) ** 0.5)
         # Logits begin alike in size: what does not scale them has smaller queries.
-        init_q = init if scaled else normal((init_scale / (size * head_size)) ** 0.5)
-        self.q = param(kq, (size, heads, head_size), ("embed", "heads", "kv"), init_q, scope)
-        self.k = param(kk, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, scope)
-        self.v = param(kv, (size, kv_heads, head_size), ("embed", kv_axis, "kv"), init, scope)
-        self.o = param(
-            ko, (heads, head_size, size), ("heads", "kv", "embed"), normal((init_scale / (heads * head_size)) ** 0.5), scope
-        )
-        self.q_bias = param(kq, (heads, head_size), ("heads", "kv"), zeros, scope) if bias else None
-        self.k_bias = param(kk, (kv_heads, head_size), (kv_axis, "kv"), zeros, scope) if bias and key_bias else None
-        self.v_bias = param(kv, (kv_heads, head_size), (kv_axis, "kv"), zeros, scope) if bias else None
-        self.o_bias = param(ko, (size,), ("embed",), zeros, scope) if (bias if out_bias is None else out_bias) else None
-        self.qk_norm_over_all = qk_norm_over == "all"
+        init_q = normal((c.init_scale / (m * a.head_dim)) ** 0.5) if a.scale_dim == 1 else init
+        queries, keys, outputs = ("embed", "heads", "kv"), ("embed", kv_axis, "kv"), ("heads", "kv", "embed")
+        self.q = param(kq, (m, a.heads, a.head_dim), queries, init_q, scope)
+        self.k = param(kk, (m, a.groups, a.head_dim), keys, init, scope)
+        self.v = param(kv, (m, a.groups, a.head_dim), keys, init, scope)
+        self.o = param(ko, (a.heads, a.head_dim, m), outputs, out, scope)
+        self.q_bias = param(kq, (a.heads, a.head_dim), queries[1:], zeros, scope) if "q" in a.biases else None
+        self.k_bias = param(kk, (a.groups, a.head_dim), keys[1:], zeros, scope) if "k" in a.biases else None
+        self.v_bias = param(kv, (a.groups, a.head_dim), keys[1:], zeros, scope) if "v" in a.biases else None
+        self.o_bias = param(ko, (m,), ("embed",), zeros, scope) if "o" in a.biases else None
+        self.q_norm, self.k_norm = self._qk_norm(c, a.heads, "heads"), self._qk_norm(c, a.groups, kv_axis)
+        self.per_dim_scale = param(kq, (a.head_dim,), ("kv",), zeros, scope) if a.per_dim_scale else None
+        self.relative_bias = param(ko, (a.heads, buckets.buckets), ("heads", "buckets"), zeros, scope) if buckets else None
+        self.sinks = param(ko, (a.heads,), ("heads",), zeros, scope) if a.sinks else None
 
-        def qk(n: int, axis: str) -> Norm | None:
-            if not qk_norm:
-                return None
-            size, axis = (n * head_size, axis) if self.qk_norm_over_all else (head_size, "kv")
-            return Norm(size, scope, kind=qk_norm, eps=qk_norm_eps, axis=axis)
-
-        self.q_norm, self.k_norm = qk(heads, "heads"), qk(kv_heads, kv_axis)
-        self.per_dim_scale = param(kq, (head_size,), ("kv",), zeros, scope) if per_dim_scale else None
-        self.relative_bias = param(ko, (heads, buckets), ("heads", "buckets"), zeros, scope) if buckets else None
-        self.sinks = param(ko, (heads,), ("heads",), zeros, scope) if sinks else None
+    def _qk_norm(self, c: BlockConfig, heads: int, axis: str) -> Norm | None:
+        a = c.attention
+        if not isinstance(a, GroupedQuery) or a.qk_norm is None:
+            return None
+        size, axis = (heads * a.head_dim, axis) if self.qk_norm_over_all else (a.head_dim, "kv")
+        return Norm(size, self.scope, kind=a.qk_norm.kind, eps=c.norm.eps, axis=axis)
 
     def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False) -> KeysValues:
         """Returns the keys and values of a sequence, to attend to or to cache; keys are rotated to their positions.

@@ -4,32 +4,28 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from models.parts.attention.config import Rotary
+from models.parts.attention.config import LongRope, Rotary
 from models.sharding.component import Component
 
 Rotation = tuple[jax.Array, jax.Array]  # cosines and sines, [B, L, D / 2] each
 
 
-def rotation(
-    positions_BL: jax.Array, head_size: int, base: float, rotary: Rotary | None = None, reach_BL: jax.Array | None = None
-) -> Rotation:
+def rotation(positions_BL: jax.Array, head_size: int, c: Rotary, reach_BL: jax.Array | None = None) -> Rotation:
     """Returns cosines and sines of rotary position embeddings (RoFormer, arXiv 2104.09864, section 3.2.2), float32.
 
     Args:
-      rotary: how rates are stretched; None is not at all. Of fewer dimensions than a head has, the result has fewer too.
+      c: base and scaling of the rates. Of fewer dimensions than a head has, the result has fewer too.
       reach_BL: how many positions the example of each will have, where rates depend on it ("longrope"); positions may be 1.
     """
-    rotary = rotary or Rotary()
-    dims = rotary.dims or head_size
-    if rotary.scaling == "longrope":
+    if isinstance(c.scaling, LongRope):
         assert reach_BL is not None
-        tables = (jnp.asarray(rotary.rates(dims, base, long=long), jnp.float32) for long in (True, False))
-        rates = jnp.where((reach_BL > rotary.original)[..., None], *tables)
+        tables = (jnp.asarray(c.rates(head_size, long=long), jnp.float32) for long in (True, False))
+        rates = jnp.where((reach_BL > c.scaling.original)[..., None], *tables)
     else:
-        rates = jnp.asarray(np.array(rotary.rates(dims, base)), jnp.float32)
+        rates = jnp.asarray(np.array(c.rates(head_size)), jnp.float32)
     angles = positions_BL[..., None].astype(jnp.float32) * rates
     cos, sin = jnp.cos(angles), jnp.sin(angles)
-    return (cos, sin) if rotary.amplitude == 1 else (cos * rotary.amplitude, sin * rotary.amplitude)
+    return (cos, sin) if c.amplitude == 1 else (cos * c.amplitude, sin * c.amplitude)
 
 
 def rotate(x_BLND: jax.Array, rotation: Rotation | None, scope: Component) -> jax.Array:

@@ -17,7 +17,7 @@ that rows are taken from, J readers of a row.
 | "ragged" | gathers into rows without gaps (MegaBlocks, 2211.15841) | an all_to_all of the rows, padded | moves |
 
 The first three multiply E * C slots of a group, filled or empty: with capacity factor 0 (C = S) that is E / K times the work
-that is wanted. "ragged" multiplies the rows there are, whatever the capacity. What it exchanges must have a size that is
+that was asked for. "ragged" multiplies the rows there are, whatever the capacity. What it exchanges must have a size that is
 known beforehand: where experts are cut, the worst case of min(S K, C times its experts) rows of a group for each peer, which
 dropless are mostly empty. `jax.lax.ragged_dot` has a kernel on TPUs; on CPUs it multiplies every row with every expert of the
 device.
@@ -27,12 +27,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
+from models.execution import Dispatch
 from models.parts import int8
 from models.parts.moe.routing import Routing, per_expert
 from models.sharding.component import Component
@@ -61,36 +62,54 @@ class Experts:
     hidden: Callable[[jax.Array], jax.Array] | None = dataclasses.field(default=None, metadata={"static": True})
 
 
-def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, how: str) -> jax.Array:
+def mixture(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, dispatch: Dispatch) -> jax.Array:
     """Returns y_GSM, the gated sum of what each token's experts returned; zero for tokens without one.
 
     Args:
       slots: C, which the routing was made with.
       scope: the component; its layout says which mesh axes cut "group", "act_expert", "expert_group", "act_expert_mlp".
-      how: a dispatch, see the head of this file.
+      dispatch: see the head of this file.
 
     Raises:
       LayoutError: experts that the mesh axes do not divide, or, for the explicit exchanges, groups that are not cut by the
         axes that cut experts.
     """
     x_GSM = scope.shard(x_GSM, "group", None, "act_embed")
-    run = ragged if how == "ragged" else functools.partial(buffered, how=how)
+    run = ragged if dispatch == "ragged" else functools.partial(buffered, moves=BUFFERED[dispatch])
     return scope.shard(run(x_GSM, routing, slots, experts, scope), "group", None, "act_embed")
 
 
 # --- buffers of C slots -------------------------------------------------------------------------------------------
 
 Move = Callable[[jax.Array], jax.Array]
-Gates = Callable[[Any], jax.Array]
-Moves = tuple[Move, Gates, Move]
 
 
-def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, how: str) -> jax.Array:
-    """Computes `mixture` through buffers [E, G, C, M]: experts first, so that their products need no transposition."""
-    moves, exchange = BUFFERED[how]
-    dispatch, gates, combine = moves(routing, x_GSM.shape[1], experts.down.shape[0], slots)
+class Dispatcher(NamedTuple):
+    """Moves between tokens and the slots of their experts, whose buffers have experts first.
 
-    def returned(x_EGCM: jax.Array, gate_EGC: jax.Array, experts: Experts) -> jax.Array:
+    Attributes:
+      dispatch: x_GSM -> x_EGCM, empty slots zero.
+      gates: dtype -> the gates [E, G, C] of slots.
+      combine: y_EGCM -> y_GSM, sums over a token's slots.
+    """
+
+    dispatch: Move
+    gates: Callable[[Any], jax.Array]
+    combine: Move
+
+
+def buffered(
+    x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, scope: Component, moves: tuple[Any, Any]
+) -> jax.Array:
+    """Computes `mixture` through buffers [E, G, C, M]: experts first, so that their products need no transposition.
+
+    Args:
+      moves: between tokens and slots, and the exchange between devices, see `BUFFERED`.
+    """
+    dispatcher, exchange = moves
+    dispatch, gates, combine = dispatcher(routing, x_GSM.shape[1], experts.down.shape[0], slots)
+
+    def through_experts(x_EGCM: jax.Array, gate_EGC: jax.Array, experts: Experts) -> jax.Array:
         x_EGCM, gate_EGC = (checkpoint_name(exchange(x, scope), "dispatched") for x in (x_EGCM, gate_EGC))
         y_EGCM = in_experts(x_EGCM, gate_EGC[..., None], experts, scope)
         return checkpoint_name(exchange(y_EGCM, scope, back=True), "returned")
@@ -99,7 +118,7 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, s
     peers = scope.layout.num_shards(scope.layout.resolve(scope.path).get("act_expert", ())) if scope.mesh else 1
     parts = math.gcd(scope.execution.exchange_parts, len(experts.down) // peers) if peers > 1 else 1
     if parts == 1:
-        return combine(returned(*whole))
+        return combine(through_experts(*whole))
     if experts.hidden:
         raise LayoutError("dropout inside experts is drawn by place in their buffers, which exchange_parts divides; use 1")
 
@@ -109,8 +128,8 @@ def buffered(x_GSM: jax.Array, routing: Routing, slots: int, experts: Experts, s
 
         return jax.tree.map(of, whole)
 
-    found = (returned(*part(i)) for i in range(parts))
-    y_PXEGCM = jnp.stack([y_EGCM.reshape(peers, -1, *y_EGCM.shape[1:]) for y_EGCM in found], axis=1)
+    outputs = (through_experts(*part(i)) for i in range(parts))
+    y_PXEGCM = jnp.stack([y_EGCM.reshape(peers, -1, *y_EGCM.shape[1:]) for y_EGCM in outputs], axis=1)
     return combine(y_PXEGCM.reshape(whole[0].shape))
 
 
@@ -135,9 +154,8 @@ def _multiply(x_EGCI: jax.Array, w_EIO: jax.Array) -> jax.Array:
     return jnp.einsum("EGCI,EIO->EGCO", x_EGCI, w_EIO.astype(x_EGCI.dtype))
 
 
-def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> Moves:
-    """Returns x_GSM -> x_EGCM, empty slots zero; dtype -> the gates [E, G, C] of slots; and y_EGCM -> y_GSM, sums over a
-    token's slots: as products with one-hot masks [G, S, E, C]."""
+def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> Dispatcher:
+    """Returns moves that are products with one-hot masks [G, S, E, C]."""
 
     def mask(weight_GN, dtype):
         if not routing.choices:  # Expert Choice's permutation matrix P (section 3.2)
@@ -150,24 +168,24 @@ def by_einsum(routing: Routing, size: int, experts: int, slots: int) -> Moves:
         return jnp.einsum("GSKE,GSKC->GSEC", expert_GSKE, jax.nn.one_hot(slot_GSK, slots, dtype=dtype))
 
     def dispatch(x_GSM):
-        return jnp.einsum("GSEC,GSM->EGCM", mask(routing.kept_GN, x_GSM.dtype), x_GSM)
+        return jnp.einsum("GSEC,GSM->EGCM", mask(routing.dispatch_mask_GN, x_GSM.dtype), x_GSM)
 
     def gates(dtype):
-        return jnp.einsum("GSEC->EGC", mask(routing.gate_GN * routing.kept_GN, dtype))
+        return jnp.einsum("GSEC->EGC", mask(routing.gate_GN * routing.dispatch_mask_GN, dtype))
 
     def combine(y_EGCM):
-        return jnp.einsum("GSEC,EGCM->GSM", mask(routing.kept_GN, y_EGCM.dtype), y_EGCM)
+        return jnp.einsum("GSEC,EGCM->GSM", mask(routing.dispatch_mask_GN, y_EGCM.dtype), y_EGCM)
 
-    return dispatch, gates, combine
+    return Dispatcher(dispatch, gates, combine)
 
 
-def by_sort(routing: Routing, size: int, experts: int, slots: int) -> Moves:
+def by_sort(routing: Routing, size: int, experts: int, slots: int) -> Dispatcher:
     """Equal to `by_einsum` without its FLOPs: rows are gathered, forward and backward."""
-    place_GN = jnp.where(routing.kept_GN, routing.expert_GN * slots + routing.slot_GN, experts * slots)
+    place_GN = jnp.where(routing.dispatch_mask_GN, routing.expert_GN * slots + routing.slot_GN, experts * slots)
     return rows(routing, place_GN, size, experts, slots)
 
 
-def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots: int) -> Moves:
+def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots: int) -> Dispatcher:
     """Returns the moves of `by_einsum` for these places in the buffers.
 
     Args:
@@ -181,16 +199,14 @@ def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots
         return x_GR.reshape(groups, experts, slots).swapaxes(0, 1)
 
     def gates(dtype):
-        gate_GN1 = (routing.gate_GN * routing.kept_GN)[..., None].astype(dtype)
+        gate_GN1 = (routing.gate_GN * routing.dispatch_mask_GN)[..., None].astype(dtype)
         return gather(gate_GN1, of_slots(choice_GR), place_GN[..., None])[..., 0]
 
     if routing.choices:
         # Assignment n is a choice of token n // K, so that a token's slots are known from both sides; an empty slot has token T.
         token_EGC, place_GTK = of_slots(choice_GR // routing.choices), place_GN.reshape(groups, tokens, routing.choices)
-        return (
-            lambda x_GTM: gather(x_GTM, token_EGC, place_GTK),
-            gates,
-            lambda y_EGCM: gather_back(y_EGCM, token_EGC, place_GTK),
+        return Dispatcher(
+            lambda x_GTM: gather(x_GTM, token_EGC, place_GTK), gates, lambda y_EGCM: gather_back(y_EGCM, token_EGC, place_GTK)
         )
 
     # Where experts choose, a token may have any number of slots, whose outputs are added in float32 at least.
@@ -203,7 +219,7 @@ def rows(routing: Routing, place_GN: jax.Array, tokens: int, experts: int, slots
         wide = jnp.promote_types(y_EGCM.dtype, jnp.float32)
         return jax.vmap(add, in_axes=1)(token_EGC, y_EGCM.astype(wide)).astype(y_EGCM.dtype)
 
-    return lambda x_GTM: _to_slots(x_GTM, token_EGC), gates, combine
+    return Dispatcher(lambda x_GTM: _to_slots(x_GTM, token_EGC), gates, combine)
 
 
 def invert(place_GN: jax.Array, places: int) -> jax.Array:
@@ -371,7 +387,7 @@ def _ragged(
     start_PO = jnp.cumsum(counts_PO, axis=1) - counts_PO + places * jnp.arange(peers)[:, None]
     start_GE = start_PO.reshape(peers * mine, groups).T
     place_GN = jnp.take_along_axis(start_GE, routing.expert_GN, axis=1) + routing.slot_GN
-    place_GN = jnp.where(routing.kept_GN, place_GN, peers * places).astype(jnp.int32)
+    place_GN = jnp.where(routing.dispatch_mask_GN, place_GN, peers * places).astype(jnp.int32)
 
     # The device's groups are one to `rows`.
     token_GN = routing.token_GN + size * jnp.arange(groups, dtype=jnp.int32)[:, None]

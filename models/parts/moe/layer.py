@@ -1,5 +1,6 @@
 """The mixture of experts as a layer. B rows, L positions, M model; G groups, S tokens of a group, E experts, H hidden."""
 
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Iterable
@@ -13,141 +14,87 @@ from jax.ad_checkpoint import checkpoint_name
 from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, FeedForward, dropout, project, split_key
 from models.parts.losses import Loss, Ratio, per
-from models.parts.moe import routing as moe
-from models.parts.moe.config import Gating, MoeConfig
+from models.parts.moe.config import AnyRouter, MoeConfig, TopK
 from models.parts.moe.dispatch import Experts, exchangeable, mixture
+from models.parts.moe.router import Router
+from models.parts.moe.routing import capacity, correction, pooled_balance_loss, route, uniform
+from models.parts.transformer_config import BlockConfig
+from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
-from models.sharding.params import normal, param, zeros
+from models.sharding.params import Initializer, normal, param, zeros
 
 
 class Moe(nnx.Module):
     """Every token through a few of E feed-forward networks (GShard, Figure 3 and Algorithm 1), act(x wi) wo or gated
-    act(x wg) * (x wi) wo, and through a shared one where there is one; biases on request.
+    act(x wg) * (x wi) wo, and through a shared one where there is one.
 
-    `hidden`, `activation` and `gated` are those of dense layers, which the mixture's own settings replace.
+    Args:
+      block: the settings of the layer, whose feed-forward network the mixture's own settings replace.
+      causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
     """
 
-    def __init__(
-        self,
-        c: MoeConfig,
-        size: int,
-        hidden: int,
-        key: jax.Array,
-        scope: Component,
-        *,
-        causal: bool = False,
-        activation: str = "relu",
-        gated: bool = False,
-        bias: bool = False,
-        init_scale: float = 1.0,
-    ):
+    def __init__(self, c: MoeConfig, block: BlockConfig, key: jax.Array, scope: Component, *, causal: bool = False):
+        _check_positions_whole(scope)
+        experts, dense, self.c, self.scope = c.experts, block.feed_forward, c, scope
+        self.router_config = c.decoder_router if causal else c.router
+        self.priority = c.capacity.batch_priority and not causal
+        size, hidden = block.model_dim, experts.hidden_dim or dense.hidden_dim
+        self.activation = dense.activation if experts.activation == "same" else experts.activation
+        gated = dense.gated if experts.gated == "same" else experts.gated == "yes"
         k1, k2, k3, k4 = jax.random.split(key, 4)
         k_shared, k_gate = jax.random.split(jax.random.fold_in(key, 0))
-        dense: dict[str, Any] = dict(activation=activation, gated=gated, bias=bias, init_scale=init_scale)
-        hidden, gated = c.hidden_dim or hidden, gated if c.gated == "same" else c.gated == "yes"
-        self.c, self.activation, self.scope = c, activation if c.activation == "same" else c.activation, scope
-        if scope.num_shards("length") > 1:
-            raise LayoutError(
-                f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'length' -> "
-                f"{scope.layout.resolve(scope.path)['length']}, but routing groups span positions; cut 'res_length' instead"
-            )
-        self.gating: Gating = c.decoder_gating if causal else c.gating
-        self.priority = c.batch_priority and not causal
-        up, names = (c.experts, size, hidden), ("expert", "embed", "mlp")
-        into, out = normal((init_scale / size) ** 0.5), normal((init_scale / hidden) ** 0.5)
-        init_router = normal(c.router_std) if c.router_std else into
-        self.router = param(k1, (size, c.experts), ("embed", "gate"), init_router, scope)
-        self.router_bias = param(k1, (c.experts,), ("gate",), zeros, scope) if c.router_bias else None
-        self.correction = (
-            param(k1, (c.experts,), ("gate",), zeros, scope, sign_step=c.correction_rate) if c.correction_bias else None
-        )
+        into, out = normal((block.init_scale / size) ** 0.5), normal((block.init_scale / hidden) ** 0.5)
+        self._make_router(k1, size, into)
+        up, names = (experts.count, size, hidden), ("expert", "embed", "mlp")
         self.wi = param(k2, up, names, into, scope)
         self.wg = param(k4, up, names, into, scope) if gated else None
-        self.wo = param(k3, (c.experts, hidden, size), ("expert", "mlp", "embed"), out, scope)
-        hidden_bias = (c.experts, hidden), ("expert", "mlp")
+        self.wo = param(k3, (experts.count, hidden, size), ("expert", "mlp", "embed"), out, scope)
+        hidden_bias = (experts.count, hidden), ("expert", "mlp")
+        bias = dense.bias
         self.wi_bias = param(k2, *hidden_bias, zeros, scope) if bias else None
         self.wg_bias = param(k4, *hidden_bias, zeros, scope) if bias and gated else None
-        self.wo_bias = param(k3, (c.experts, size), ("expert", "embed"), zeros, scope) if bias else None
-        self.shared = FeedForward(size, c.shared_dim, k_shared, scope / "shared", **dense) if c.shared_dim else None
-        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, scope) if c.shared_gate else None
+        self.wo_bias = param(k3, (experts.count, size), ("expert", "embed"), zeros, scope) if bias else None
+        shared = experts.shared
+        of_shared = shared and dataclasses.replace(dense, hidden_dim=shared.hidden_dim)
+        self.shared = of_shared and FeedForward(size, of_shared, k_shared, scope / "shared", block.init_scale)
+        self.shared_gate = param(k_gate, (size, 1), ("embed", "gate"), into, scope) if shared and shared.gated else None
 
-    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, key: jax.Array | None) -> tuple[jax.Array, dict[str, Ratio]]:
-        """(y_BLM, statistics): padding (mask False) is routed nowhere; without a key nothing is random."""
-        c, scope = self.c, self.scope
-        k1, k2, k3, k4 = split_key(key, 4)
-        noise_std = c.router_noise / c.experts if key is not None else 0.0
-        size = self._group_size(mask_BL.size, training=key is not None)
+    def _make_router(self, key: jax.Array, size: int, init: Initializer) -> None:
+        c, experts, scope = self.router_config, (self.c.experts.count,), self.scope
+        correction = c.correction if isinstance(c, TopK) else None
+        self.router = param(key, (size, *experts), ("embed", "gate"), normal(c.init_std) if c.init_std else init, scope)
+        self.router_bias = param(key, experts, ("gate",), zeros, scope) if c.bias else None
+        self.correction = param(key, experts, ("gate",), zeros, scope, sign_step=correction.rate) if correction else None
+
+    def __call__(self, x_BLM: jax.Array, mask_BL: jax.Array, context: Context) -> tuple[jax.Array, dict[str, Ratio]]:
+        """Returns (y_BLM, statistics): padding (mask False) is routed nowhere."""
+        training, scope = context.training, self.scope
+        k_jitter, k_route, k_hidden, k_tokens = split_key(context.key, 4)
+        size = self._group_size(mask_BL.size, training)
         x_GSM = scope.shard(x_BLM.reshape(-1, size, x_BLM.shape[-1]), "group", None, "act_embed")
         mask_GS = mask_BL.reshape(-1, size)
 
-        # Router in float32 at least: bfloat16 gates make routing unstable (Switch Transformer, section 2.4).
-        wide = jnp.promote_types(x_GSM.dtype, jnp.float32) if c.router_dtype == "float32" else x_GSM.dtype
-        noisy_GSM = moe.jitter(x_GSM.astype(wide), c.input_jitter, k1)
-        logits_GSE = jnp.einsum("GSM,ME->GSE", noisy_GSM, self.router[...].astype(wide))
-        if self.router_bias is not None:
-            logits_GSE += self.router_bias[...].astype(wide)
-        score = jax.nn.softmax if c.score == "softmax" else jax.nn.sigmoid
-        probs_GSE = clean_GSE = scope.shard(score(logits_GSE), "group", None, None)
-        noisy_GSE = logits_GSE
-        if noise_std and k2 is not None:
-            noisy_GSE += noise_std * moe.gaussian(k2, logits_GSE.shape).astype(wide)
-            probs_GSE = scope.shard(score(noisy_GSE), "group", None, None)
+        router, experts = self._router(), self._experts(k_hidden)
+        scores = router.scores(x_GSM, k_jitter, k_route)
+        slots = slots_of(self.c, size, self.router_config, training)
+        correction_E, priority = router.correction_E, self.priority
+        routing = route(router.c, scores.scores_GSE, mask_GS, slots, k_route, correction_E=correction_E, priority=priority)
+        y_GSM = mixture(x_GSM, routing, slots, experts, scope, self._dispatch(slots == size, training))
+        y_GSM = self._mask_tokens(y_GSM, k_tokens)
 
-        factor = c.factor(self.gating, training=key is not None)
-        slots = moe.capacity(factor, size, c.experts, c.min_capacity, c.capacity_multiple)
-        routing = moe.route(
-            self.gating,
-            probs_GSE,
-            mask_GS,
-            slots,
-            k2,
-            c.second_expert_threshold,
-            c.second_expert_slot,
-            self.priority,
-            self._top_k,
-        )
-        how = self._dispatch(slots == size, training=key is not None)
-        y_GSM = self._mask_tokens(mixture(x_GSM, routing, slots, self._experts(k3), scope, how), k4)
-
-        tokens = jnp.sum(mask_GS)
-        if c.balance == "pooled":
-            stats = moe.pooled_load(probs_GSE, routing, mask_GS)
-        else:
-            stats = {"balance_loss": Ratio(moe.balance_loss(self._shares(probs_GSE), routing, mask_GS), tokens)}
-        if c.z_weight:
-            stats["z_loss"] = Ratio(moe.z_loss(logits_GSE, mask_GS), tokens)
-        if c.importance_weight:
-            stats["importance_loss"] = Ratio(moe.importance_loss(clean_GSE, mask_GS), tokens)
-        if c.load_weight and noise_std:
-            load = moe.load_loss(logits_GSE, noisy_GSE, noise_std, routing.choices, mask_GS)
-            stats["load_loss"] = Ratio(load, tokens)
-        if self.correction is not None and key is not None:
-            stats["correction"] = Ratio(moe.correction(self.correction[...], routing), tokens)
-        stats |= moe.counts(self._shares(probs_GSE), routing, mask_GS)
+        statistics = router.statistics(self.c.losses, scores, routing, mask_GS)
+        if correction_E is not None and training:
+            statistics["correction"] = Ratio(correction(correction_E, routing), jnp.sum(mask_GS))
         y_BLM = scope.shard(y_GSM.reshape(x_BLM.shape), "batch", "res_length", "act_embed")
-        y_BLM = y_BLM if self.shared is None else y_BLM + self._shared(x_BLM)
-        return checkpoint_name(y_BLM, "mixture_out"), stats
+        y_BLM = y_BLM if self.shared is None else y_BLM + self._of_shared(x_BLM)
+        return checkpoint_name(y_BLM, "mixture_out"), statistics
 
-    def _top_k(self, probs_GSE: jax.Array, mask_GS: jax.Array) -> moe.Choice:
-        c = self.c
-        return moe.top_k_gating(
-            probs_GSE,
-            mask_GS,
-            c.choices,
-            norm=c.norm_topk,
-            scale=c.gate_scale,
-            bias_E=None if self.correction is None else self.correction[...],
-            groups=(c.expert_groups, c.chosen_groups),
-        )
+    def _router(self) -> Router:
+        bias, correction = (None if b is None else b[...] for b in (self.router_bias, self.correction))
+        return Router(self.router_config, self.scope, self.router[...], bias, correction)
 
-    def _shares(self, probs_GSE: jax.Array) -> jax.Array:
-        """Returns scores that sum to one, as losses and statistics have them (DeepSeek-V3, eq. 18)."""
-        if self.c.score == "softmax":
-            return probs_GSE
-        return probs_GSE / (jnp.sum(probs_GSE, axis=-1, keepdims=True) + 1e-20)
-
-    def _shared(self, x_BLM: jax.Array) -> jax.Array:
+    def _of_shared(self, x_BLM: jax.Array) -> jax.Array:
         """Returns what the shared expert adds (DeepSeekMoE, arXiv 2401.06066, eq. 3), gated where there is a gate."""
         assert self.shared is not None
         y_BLM = self.shared(x_BLM)
@@ -156,7 +103,7 @@ class Moe(nnx.Module):
         return jax.nn.sigmoid(project(x_BLM, self.shared_gate[...], self.scope)) * y_BLM
 
     def _experts(self, key: jax.Array | None) -> Experts:
-        rate, up, biases = self.c.dropout, [self.wi], [self.wi_bias]
+        rate, up, biases = self.c.experts.dropout, [self.wi], [self.wi_bias]
         if self.wg is not None:
             up, biases = [self.wg, self.wi], [self.wg_bias, self.wi_bias]
         hidden = functools.partial(dropout, rate=rate, key=key) if key is not None and rate else None
@@ -178,21 +125,21 @@ class Moe(nnx.Module):
 
     def _mask_tokens(self, y_GSM: jax.Array, key: jax.Array | None) -> jax.Array:
         """Returns the experts' outputs: in training zero with probability `token_dropout`, otherwise scaled by one less that."""
-        rate = self.c.token_dropout
+        rate = self.c.experts.token_dropout
         if not rate:
             return y_GSM
         if key is None:
             return y_GSM * (1 - rate)
-        return jnp.where(moe.uniform(key, y_GSM.shape[:2])[..., None] >= rate, y_GSM, 0)
+        return jnp.where(uniform(key, y_GSM.shape[:2])[..., None] >= rate, y_GSM, 0)
 
     def _dispatch(self, dropless: bool, training: bool) -> Dispatch:
-        """The config's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is possible: buffers
-        would multiply E / K times the rows that are wanted."""
+        """Returns the execution's dispatch, but in dropless evaluation "ragged" where it has a kernel and its exchange is
+        possible: buffers would multiply E / K times the rows that are routed."""
         pays = dropless and not training and self.scope.on_tpu and exchangeable(self.scope)
         return "ragged" if pays else self.scope.execution.dispatch
 
     def _group_size(self, tokens: int, training: bool) -> int:
-        """S. Exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
+        """Returns S: exactly the config's in training; elsewhere batches have any size, so the largest that fits."""
         size = self.c.group_size
         if training:
             if tokens % size:
@@ -203,6 +150,21 @@ class Moe(nnx.Module):
         return max(s for s in range(1, size + 1) if tokens % (s * shards) == 0 or s == 1)
 
 
+def _check_positions_whole(scope: Component) -> None:
+    """Raises LayoutError for a layout that cuts the positions of a mixture's inputs."""
+    if scope.num_shards("length") > 1:
+        raise LayoutError(
+            f"component {scope.path!r}, layout {scope.layout.name!r}: rule 'length' -> "
+            f"{scope.layout.resolve(scope.path)['length']}, but routing groups span positions; cut 'res_length' instead"
+        )
+
+
+def slots_of(c: MoeConfig, group_size: int, router: AnyRouter, training: bool) -> int:
+    """Returns the slots of an expert for a group of this size."""
+    factor = c.capacity.factor_of(router, training)
+    return capacity(factor, group_size, c.experts.count, c.capacity.least, c.capacity.multiple)
+
+
 def clipped_swiglu(g: jax.Array, u: jax.Array) -> jax.Array:
     """Returns gpt-oss's (u + 1) g sigmoid(1.702 g), with g up to 7 and u from -7 to 7."""
     g, u = jnp.minimum(g, 7.0), jnp.clip(u, -7.0, 7.0)
@@ -211,7 +173,7 @@ def clipped_swiglu(g: jax.Array, u: jax.Array) -> jax.Array:
 
 def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, tower: str) -> Loss:
     """Returns what the MoE layers of a stack add to the loss: each its own balance loss and z-loss (k layers, k terms), or one
-    balance loss of them all (MoeConfig.balance).
+    balance loss of them all (MoeLosses.balance).
 
     Args:
       statistics: as the layers return them, stacked.
@@ -219,14 +181,16 @@ def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, t
       tower: names the stack in the metrics.
     """
     pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), statistics)  # over layers
-    if c.balance == "pooled":
-        loss = moe.pooled_balance_loss(pooled.pop("asked"), pooled.pop("score"))
+    if c.losses.balance == "pooled":
+        loss = pooled_balance_loss(pooled.pop("requested"), pooled.pop("score"))
         tokens = jnp.sum(statistics["score"].over[0])
         pooled["balance_loss"] = Ratio(loss * tokens, tokens)
     extra = jnp.zeros((), pooled["balance_loss"].sum.dtype)
-    for name in ("balance", "z", "importance", "load"):
+    weights = {"balance": c.losses.balance_weight, "z": c.losses.z_weight, "importance": c.losses.importance_weight}
+    weights["load"] = c.router.noise.load_weight if c.router.noise else 0.0
+    for name, weight in weights.items():
         if f"{name}_loss" in pooled:
-            extra += getattr(c, f"{name}_weight") * per(pooled[f"{name}_loss"].sum, total)
+            extra += weight * per(pooled[f"{name}_loss"].sum, total)
     if "correction" in pooled:
         extra += pooled.pop("correction").sum.astype(extra.dtype)
     metrics = {f"moe/{k}": v for k, v in pooled.items() if k != "load"}
@@ -258,13 +222,13 @@ def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
     if c is None:
         return {}
     return {
-        "moe_num_experts": c.experts,
-        "moe_gating": c.gating,
-        "moe_capacity_factor": c.capacity_factor,
-        "moe_eval_capacity_factor": c.eval_capacity_factor,
+        "moe_num_experts": c.experts.count,
+        "moe_gating": c.router.gating,
+        "moe_capacity_factor": c.capacity.factor,
+        "moe_eval_capacity_factor": c.capacity.eval_factor,
         "moe_group_size": c.group_size,
-        "moe_aux_loss_coeff": c.balance_weight,
-        "moe_z_loss_coeff": c.z_weight,
+        "moe_aux_loss_coeff": c.losses.balance_weight,
+        "moe_z_loss_coeff": c.losses.z_weight,
     }
 
 
@@ -272,15 +236,15 @@ def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
     if c is None:
         return []
-    hidden = c.hidden_dim or hidden
-    slots = moe.capacity(c.capacity_factor, c.group_size, c.experts, c.min_capacity, c.capacity_multiple)
-    decoder = f" ({c.decoder_gating} in a decoder)" if c.gating != c.decoder_gating else ""
+    hidden, experts, decoders = c.experts.hidden_dim or hidden, c.experts.count, c.decoder_router
+    slots = slots_of(c, c.group_size, c.router, training=True)
+    decoder = f" ({decoders.gating} in a decoder)" if decoders != c.router else ""
     lines = [
-        f"{c.experts} experts, {c.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and group; "
-        f"dispatch by {execution.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
+        f"{experts} experts, {c.router.gating} gating{decoder}, groups of {c.group_size} tokens, {slots} slots per expert and "
+        f"group; dispatch by {execution.dispatch} (by einsum it would cost {c.group_size / hidden:.2f} of the experts' FLOPs)"
     ]
-    if not c.capacity_factor and execution.dispatch != "ragged":
-        wasted = c.experts / c.wanted
+    if not c.capacity.factor and execution.dispatch != "ragged":
+        wasted = experts / decoders.choices
         lines.append(
             f"dropless by {execution.dispatch} multiplies {wasted:g} times as many rows as are wanted; 'ragged' does not"
         )

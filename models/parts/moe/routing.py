@@ -3,8 +3,8 @@
 G groups, S tokens of a group, E experts, C slots of an expert per group (capacity), M model, K choices of a token, N
 assignments of a group: S * K where tokens choose experts, E * C where experts choose tokens.
 
-A gating says who wants whom; with places in the experts' buffers it becomes a `Routing`, which models/parts/moe/dispatch.py
-carries out. Padding is never routed and never counts. What each paper does, and so do we:
+A gating says which experts a token asks for; with slots in the experts' buffers it becomes a `Routing`, which
+models/parts/moe/dispatch.py carries out. Padding is never routed and never counts. What each paper does, and so do we:
 
 | | "top2" | "top1" | "expert_choice" |
 | --- | --- | --- | --- |
@@ -18,13 +18,13 @@ carries out. Padding is never routed and never counts. What each paper does, and
 | causal | while nothing is dropped | yes | no: who is chosen depends on later tokens |
 
 "top_k" (V-MoE, arXiv 2106.05974, section 2) is as "top1" with k choices, none of which is at random. Its router's logits are
-noisy in training instead, its factor is 1.05 k, and its losses are importance and load, 0.005 each (MoeConfig). Released decoders
+noisy in training instead, its factor is 1.05 k, and its losses are importance and load, 0.005 each. Released decoders
 are "top_k", dropless, and nothing of them is random:
 
 | | score | gates | bias | shared expert |
 | --- | --- | --- | --- | --- |
-| Mixtral, 2401.04088 | softmax | over their sum (`norm_topk`) | none | none |
-| Qwen2-MoE, OLMoE (2409.02060) | softmax | as they are | none | Qwen2: of `shared_gate` |
+| Mixtral, 2401.04088 | softmax | over their sum (`normalized`) | none | none |
+| Qwen2-MoE, OLMoE (2409.02060) | softmax | as they are | none | Qwen2: gated |
 | Qwen3-MoE | softmax | over their sum | none | none |
 | gpt-oss | softmax | over their sum: softmax over the chosen logits | of the logits | none |
 | DeepSeek-V3, 2412.19437 | sigmoid | over their sum + 1e-20, times 2.5 | of the choice; moved by loads (`correction`) | ungated |
@@ -34,13 +34,13 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 | question | here | elsewhere |
 | --- | --- | --- |
 | does the capacity factor include K? | yes: C = factor * S / E, factor 2 for top-2 (the paper's C = 2S/E) | Flaxformer: no |
-| is C rounded? | down; `capacity_multiple` rounds up | Praxis, V-MoE: up to a multiple of 4 |
+| is C rounded? | down; `Capacity.multiple` rounds up | Praxis, V-MoE: up to a multiple of 4 |
 | does padding make buffers larger? | yes: S counts it, as C must be known before the batch is | |
 | gates normalised before or after dropping? | before (Lingvo `legacy_mtf_behavior`) | Praxis: before, but see next row |
 | second expert dropped at random? | kept if gate / 0.5 > uniform(0, 1), gate normalised | Praxis: threshold 0, so never dropped |
-| does one that is dropped so take a slot? | no (Lingvo); with `second_expert_slot="always"` yes | GShard, Algorithm 1: yes |
+| does one that is dropped so take a slot? | no (Lingvo); with `second_slot="always"` yes | GShard, Algorithm 1: yes |
 | which choices feed the balance loss? | first ones, per group and layer | Flaxformer: any of the K |
-| ... with `balance="pooled"` | all K, of all groups and layers together; K when balanced | `transformers`: so, weight 0.001 |
+| ... with balance "pooled" | all K, of all groups and layers together; K when balanced | `transformers`: so, weight 0.001 |
 | scale of the balance loss | 1 when balanced (mean over E of c m, times E squared), weight 0.01 | Praxis: weight 1 |
 | router z-loss | a mean over real tokens, summed over layers as the balance loss is; off, as in GShard | ST-MoE: weight 0.001 |
 """
@@ -48,29 +48,28 @@ A factor of 0 is dropless: as many slots as a group has tokens, so that every ch
 import dataclasses
 import functools
 import math
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 
 from models.parts.losses import Ratio
-from models.parts.moe.config import SecondSlot
+from models.parts.moe.config import AnyRouter, ExpertChoice, Top1, Top2, TopK
 
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
-class Choice:
-    """Which experts each token wants, best first.
+class RouterIndices:
+    """The experts that each token asks for, best first.
 
     Attributes:
       expert_GSK: int32 expert numbers.
       gate_GSK: float32 weights of their outputs.
-      wanted_GSK: bool; False for padding and for second experts dropped at random.
+      requested_GSK: bool; False for padding and for second experts dropped at random.
     """
 
     expert_GSK: jax.Array
     gate_GSK: jax.Array
-    wanted_GSK: jax.Array
+    requested_GSK: jax.Array
 
 
 @jax.tree_util.register_dataclass
@@ -79,9 +78,10 @@ class Routing:
     """Assignments of tokens to slots of experts, N per group.
 
     Attributes:
-      token_GN, expert_GN, slot_GN: int32; what is kept fills an expert's slots from 0 without gaps.
+      token_GN, expert_GN, slot_GN: int32; what is dispatched fills an expert's slots from 0 without gaps.
       gate_GN: float32 weights of the experts' outputs.
-      wanted_GN, kept_GN: bool; what was asked for, and what of it found a slot.
+      requested_GN: bool; False for padding and for second experts dropped at random.
+      dispatch_mask_GN: bool; the requested assignments that have a slot.
       choices: K, and assignment s * K + k is the k-th choice of token s; 0 where experts choose, assignment e * C + c is the
         c-th token of expert e, and a token may have any number of experts.
     """
@@ -90,8 +90,8 @@ class Routing:
     expert_GN: jax.Array
     slot_GN: jax.Array
     gate_GN: jax.Array
-    wanted_GN: jax.Array
-    kept_GN: jax.Array
+    requested_GN: jax.Array
+    dispatch_mask_GN: jax.Array
     choices: int = dataclasses.field(metadata={"static": True})
 
 
@@ -125,7 +125,7 @@ def jitter(x: jax.Array, width: float, key: jax.Array | None) -> jax.Array:
 # --- gatings ------------------------------------------------------------------------------------------------------
 
 
-def top1_gating(probs_GSE: jax.Array, mask_GS: jax.Array) -> Choice:
+def top1_gating(probs_GSE: jax.Array, mask_GS: jax.Array) -> RouterIndices:
     """Returns Switch Transformer's choices (section 2.1): the best expert, weighted with its probability to train the router.
 
     Args:
@@ -133,10 +133,10 @@ def top1_gating(probs_GSE: jax.Array, mask_GS: jax.Array) -> Choice:
       mask_GS: True for real tokens.
     """
     expert_GSK = jnp.argmax(probs_GSE, axis=-1)[..., None].astype(jnp.int32)
-    return Choice(expert_GSK, jnp.take_along_axis(probs_GSE, expert_GSK, axis=-1), mask_GS[..., None])
+    return RouterIndices(expert_GSK, jnp.take_along_axis(probs_GSE, expert_GSK, axis=-1), mask_GS[..., None])
 
 
-def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None, threshold: float = 0.5) -> Choice:
+def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None, threshold: float = 0.5) -> RouterIndices:
     """Returns GShard's top-2 choices (Algorithm 1): the gates of the two best experts, normalised to sum to one.
 
     Args:
@@ -153,41 +153,30 @@ def top2_gating(probs_GSE: jax.Array, mask_GS: jax.Array, key: jax.Array | None,
     keep_GS = mask_GS
     if key is not None:
         keep_GS &= gate_GSK[..., 1] > threshold * uniform(key, mask_GS.shape)
-    return Choice(expert_GSK, gate_GSK, jnp.stack([mask_GS, keep_GS], axis=-1))
+    return RouterIndices(expert_GSK, gate_GSK, jnp.stack([mask_GS, keep_GS], axis=-1))
 
 
-def top_k_gating(
-    scores_GSE: jax.Array,
-    mask_GS: jax.Array,
-    choices: int,
-    *,
-    norm: bool = False,
-    scale: float = 1.0,
-    bias_E: jax.Array | None = None,
-    groups: tuple[int, int] = (1, 1),
-) -> Choice:
-    """Returns V-MoE's choices (arXiv 2106.05974, section 2): the `choices` best experts, weighted with their scores; or those of
-    the decoders that do something else with them.
+def top_k_gating(router: TopK, scores_GSE: jax.Array, mask_GS: jax.Array, correction_E: jax.Array | None = None) -> RouterIndices:
+    """Returns V-MoE's choices (arXiv 2106.05974, section 2): the best experts, weighted with their scores; or those of the
+    decoders that do something else with them.
 
     Args:
       scores_GSE: float32 probabilities, or DeepSeek-V3's sigmoids.
       mask_GS: True for real tokens.
-      norm: gates are divided by their sum.
-      scale: multiplies gates.
-      bias_E: is added to scores where experts are chosen, not in the gates, and gets no gradient (DeepSeek-V3, eq. 16).
-      groups: how many groups experts are in, and of how many a token's experts are: those of which the sums of the two best
-        scores, bias included, are largest (DeepSeek-V3, section 2.1.2: node-limited routing).
+      correction_E: is added to scores where experts are chosen, not in the gates, and gets no gradient (DeepSeek-V3, eq. 16).
     """
-    by_GSE = scores_GSE if bias_E is None else scores_GSE + jax.lax.stop_gradient(bias_E).astype(scores_GSE.dtype)
-    if groups[0] > 1:
-        by_GSE = jnp.where(best_groups(by_GSE, *groups), by_GSE, -jnp.inf)
-    _, expert_GSK = jax.lax.top_k(jax.lax.stop_gradient(by_GSE), choices)
+    by_GSE = scores_GSE
+    if correction_E is not None:
+        by_GSE = scores_GSE + jax.lax.stop_gradient(correction_E).astype(scores_GSE.dtype)
+    if router.groups is not None:  # DeepSeek-V3, section 2.1.2: node-limited routing
+        by_GSE = jnp.where(best_groups(by_GSE, router.groups.count, router.groups.chosen), by_GSE, -jnp.inf)
+    _, expert_GSK = jax.lax.top_k(jax.lax.stop_gradient(by_GSE), router.choices)
     gate_GSK = scores_of(scores_GSE, expert_GSK)
-    if norm:
+    if router.normalized:
         gate_GSK = gate_GSK / (jnp.sum(gate_GSK, axis=-1, keepdims=True) + 1e-20)
-    gate_GSK = gate_GSK * scale if scale != 1 else gate_GSK
-    wanted_GSK = jnp.broadcast_to(mask_GS[..., None], gate_GSK.shape)
-    return Choice(expert_GSK.astype(jnp.int32), gate_GSK, wanted_GSK)
+    gate_GSK = gate_GSK * router.scale if router.scale != 1 else gate_GSK
+    requested_GSK = jnp.broadcast_to(mask_GS[..., None], gate_GSK.shape)
+    return RouterIndices(expert_GSK.astype(jnp.int32), gate_GSK, requested_GSK)
 
 
 def scores_of(scores_GSE: jax.Array, expert_GSK: jax.Array) -> jax.Array:
@@ -224,42 +213,39 @@ def expert_choice(probs_GSE: jax.Array, mask_GS: jax.Array, slots: int) -> Routi
 
 
 def route(
-    gating: str,
-    probs_GSE: jax.Array,
+    router: AnyRouter,
+    scores_GSE: jax.Array,
     mask_GS: jax.Array,
     slots: int,
     key: jax.Array | None = None,
-    threshold: float = 0.5,
-    second_slot: SecondSlot = "if_dispatched",
+    *,
+    correction_E: jax.Array | None = None,
     priority: bool = False,
-    top_k: Callable[[jax.Array, jax.Array], Choice] | None = None,
 ) -> Routing:
-    """Returns the routing of a gating by its name ("top2", "top1", "top_k", "expert_choice"): see there.
+    """Returns the routing of tokens by the router's scores.
 
     Args:
-      key, threshold: see `top2_gating`.
-      second_slot: MoeConfig.second_expert_slot.
-      priority: tokens with larger gates come first (MoeConfig.batch_priority); expert choice is so by itself.
-      top_k: the choices of "top_k" by scores and mask: `top_k_gating` with its options.
+      key: drops second experts at random, see `top2_gating`.
+      correction_E: see `top_k_gating`.
+      priority: tokens with larger gates come first (Capacity.batch_priority); expert choice is so by itself.
     """
-    if gating == "expert_choice":
-        return expert_choice(probs_GSE, mask_GS, slots)
-    experts = probs_GSE.shape[-1]
-    if gating == "top2":
-        choice = top2_gating(probs_GSE, mask_GS, key, threshold)
-    elif gating == "top1":
-        choice = top1_gating(probs_GSE, mask_GS)
-    else:
-        assert top_k is not None
-        choice = top_k(probs_GSE, mask_GS)
-    find = functools.partial(find_slots, experts=experts, priority=priority)
-    if gating != "top2" or key is None or second_slot == "if_dispatched":
-        return assign_slots(choice, find(choice), slots)
-    every = dataclasses.replace(choice, wanted_GSK=jnp.broadcast_to(mask_GS[..., None], choice.wanted_GSK.shape))
-    served_GSK = choice.wanted_GSK & (find(every) < slots)
+    match router:
+        case ExpertChoice():
+            return expert_choice(scores_GSE, mask_GS, slots)
+        case Top1():
+            indices = top1_gating(scores_GSE, mask_GS)
+        case Top2():
+            indices = top2_gating(scores_GSE, mask_GS, key, router.second_threshold)
+        case TopK():
+            indices = top_k_gating(router, scores_GSE, mask_GS, correction_E)
+    find = functools.partial(find_slots, experts=scores_GSE.shape[-1], priority=priority)
+    if not isinstance(router, Top2) or key is None or router.second_slot == "if_dispatched":
+        return assign_slots(indices, find(indices), slots)
+    every = dataclasses.replace(indices, requested_GSK=jnp.broadcast_to(mask_GS[..., None], indices.requested_GSK.shape))
+    served_GSK = indices.requested_GSK & (find(every) < slots)
     # Those that are served then move up to slots without gaps.
-    slot_GSK = find(dataclasses.replace(choice, wanted_GSK=served_GSK))
-    return assign_slots(choice, jnp.where(served_GSK, slot_GSK, slots), slots)
+    slot_GSK = find(dataclasses.replace(indices, requested_GSK=served_GSK))
+    return assign_slots(indices, jnp.where(served_GSK, slot_GSK, slots), slots)
 
 
 # --- slots -------------------------------------------------------------------------------------------------------
@@ -268,8 +254,8 @@ def route(
 BLOCK = 128  # choices that are compared with each other pair by pair
 
 
-def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.Array:
-    """Returns the slot [G, S, K] of each wanted choice: how many wanted choices of its expert come before it.
+def find_slots(indices: RouterIndices, experts: int, *, priority: bool = False) -> jax.Array:
+    """Returns the slot [G, S, K] of each requested choice: how many of its expert's come before it.
 
     All first choices of the group come before any second choice (GShard, Algorithm 1, lines 8 to 14; there by a cumulative
     sum over [S * K, E], here within blocks by pairs and over blocks by sums [blocks, E]: nothing of size N * E is kept, and
@@ -277,12 +263,12 @@ def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.A
     best gate is larger (V-MoE, arXiv 2106.05974, section 4.1).
     """
     if priority:
-        order_GS1 = jnp.argsort(jnp.max(choice.gate_GSK, axis=-1), axis=-1, stable=True, descending=True)[..., None]
-        in_order = jax.tree.map(lambda x: jnp.take_along_axis(x, order_GS1, axis=1), choice)
+        order_GS1 = jnp.argsort(jnp.max(indices.gate_GSK, axis=-1), axis=-1, stable=True, descending=True)[..., None]
+        in_order = jax.tree.map(lambda x: jnp.take_along_axis(x, order_GS1, axis=1), indices)
         place_GS1 = jnp.argsort(order_GS1, axis=1)
         return jnp.take_along_axis(find_slots(in_order, experts), place_GS1, axis=1)
-    groups, size, k = choice.expert_GSK.shape
-    expert_GSK = jnp.where(choice.wanted_GSK, choice.expert_GSK, experts)
+    groups, size, k = indices.expert_GSK.shape
+    expert_GSK = jnp.where(indices.requested_GSK, indices.expert_GSK, experts)
     expert_GN = expert_GSK.swapaxes(1, 2).reshape(groups, k * size)
     # Blocks of B choices, the last one filled up with those of no expert.
     expert_GN = jnp.pad(expert_GN, ((0, 0), (0, -(k * size) % BLOCK)), constant_values=experts)
@@ -297,14 +283,14 @@ def find_slots(choice: Choice, experts: int, *, priority: bool = False) -> jax.A
     return slot_GXB.reshape(groups, -1)[:, : k * size].reshape(groups, k, size).swapaxes(1, 2)
 
 
-def assign_slots(choice: Choice, slot_GSK: jax.Array, slots: int) -> Routing:
-    """Places wanted choices into buffers of `slots` places per expert and group; what comes late is dropped."""
-    groups, size, k = choice.expert_GSK.shape
-    kept_GSK = choice.wanted_GSK & (slot_GSK < slots)
-    token_GSK = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[:, None], kept_GSK.shape)
+def assign_slots(indices: RouterIndices, slot_GSK: jax.Array, slots: int) -> Routing:
+    """Places requested choices into buffers of `slots` places per expert and group; what comes late is dropped."""
+    groups, size, k = indices.expert_GSK.shape
+    dispatch_mask_GSK = indices.requested_GSK & (slot_GSK < slots)
+    token_GSK = jnp.broadcast_to(jnp.arange(size, dtype=jnp.int32)[:, None], dispatch_mask_GSK.shape)
     flat = (
         x.reshape(groups, size * k)
-        for x in (token_GSK, choice.expert_GSK, slot_GSK, choice.gate_GSK, choice.wanted_GSK, kept_GSK)
+        for x in (token_GSK, indices.expert_GSK, slot_GSK, indices.gate_GSK, indices.requested_GSK, dispatch_mask_GSK)
     )
     return Routing(*flat, choices=k)
 
@@ -333,22 +319,22 @@ def balance_loss(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> 
 
 
 def pooled_load(scores_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
-    """Returns what the pooled balance loss is made of, over real tokens: `asked` [E], choices of each expert, and `score` [E],
+    """Returns the sums of the pooled balance loss over real tokens: `requested` [E], choices of each expert, and `score` [E],
     their summed scores as shares of a token's."""
     experts, real_GS1 = scores_GSE.shape[-1], mask_GS[..., None].astype(scores_GSE.dtype)
     share_GSE = scores_GSE / jnp.sum(scores_GSE, axis=-1, keepdims=True)
-    asked_GNE = jax.nn.one_hot(routing.expert_GN, experts, dtype=scores_GSE.dtype) * routing.wanted_GN[..., None]
+    requested_GNE = jax.nn.one_hot(routing.expert_GN, experts, dtype=scores_GSE.dtype) * routing.requested_GN[..., None]
     tokens = jnp.sum(mask_GS)
     return {
-        "asked": Ratio(jnp.sum(asked_GNE, axis=(0, 1)), tokens),
+        "requested": Ratio(jnp.sum(requested_GNE, axis=(0, 1)), tokens),
         "score": Ratio(jnp.sum(share_GSE * real_GS1, axis=(0, 1)), tokens),
     }
 
 
-def pooled_balance_loss(asked: Ratio, score: Ratio) -> jax.Array:
+def pooled_balance_loss(requested: Ratio, score: Ratio) -> jax.Array:
     """Returns E * sum over e of f_e P_e, of all layers' tokens together (`load_balancing_loss_func` of `transformers`): K when
     experts are evenly loaded. f_e is how many choices of a token are expert e, P_e its mean score."""
-    return len(asked.sum) * jnp.sum(asked.value * score.value)
+    return len(requested.sum) * jnp.sum(requested.value * score.value)
 
 
 def importance_loss(probs_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
@@ -392,16 +378,16 @@ def z_loss(logits_GSE: jax.Array, mask_GS: jax.Array) -> jax.Array:
 
 
 def per_expert(routing: Routing, experts: int) -> jax.Array:
-    """Returns the number of assignments [G, E] that each expert keeps, int32."""
-    return jnp.sum(jax.nn.one_hot(routing.expert_GN, experts, dtype=jnp.int32) * routing.kept_GN[..., None], axis=1)
+    """Returns the number of assignments [G, E] that each expert serves, int32."""
+    return jnp.sum(jax.nn.one_hot(routing.expert_GN, experts, dtype=jnp.int32) * routing.dispatch_mask_GN[..., None], axis=1)
 
 
 def per_token(routing: Routing, size: int) -> jax.Array:
     """Returns the number of experts [G, S] that serve each token, int32."""
-    kept_GN = routing.kept_GN.astype(jnp.int32)
+    served_GN = routing.dispatch_mask_GN.astype(jnp.int32)
     if routing.choices:
-        return jnp.sum(kept_GN.reshape(-1, size, routing.choices), axis=-1)
-    return jax.vmap(lambda token_N, kept_N: jnp.zeros(size, jnp.int32).at[token_N].add(kept_N))(routing.token_GN, kept_GN)
+        return jnp.sum(served_GN.reshape(-1, size, routing.choices), axis=-1)
+    return jax.vmap(lambda token_N, served_N: jnp.zeros(size, jnp.int32).at[token_N].add(served_N))(routing.token_GN, served_GN)
 
 
 def correction(bias_E: jax.Array, routing: Routing) -> jax.Array:
@@ -411,27 +397,27 @@ def correction(bias_E: jax.Array, routing: Routing) -> jax.Array:
     do with them: the bias moves by a fixed step against their signs (DeepSeek-V3, section 2.1.2).
     """
     one_hot_GNE = jax.nn.one_hot(routing.expert_GN, len(bias_E), dtype=jnp.int32)
-    asked_E = jnp.sum(one_hot_GNE * routing.wanted_GN[..., None], axis=(0, 1))
-    excess_E = jax.lax.stop_gradient(len(bias_E) * asked_E - jnp.sum(asked_E)).astype(bias_E.dtype)
+    requested_E = jnp.sum(one_hot_GNE * routing.requested_GN[..., None], axis=(0, 1))
+    excess_E = jax.lax.stop_gradient(len(bias_E) * requested_E - jnp.sum(requested_E)).astype(bias_E.dtype)
     return jnp.sum(excess_E * (bias_E - jax.lax.stop_gradient(bias_E)))
 
 
 def counts(probs_GSE: jax.Array, routing: Routing, mask_GS: jax.Array) -> dict[str, Ratio]:
     """Returns statistics of the routing in float32; shares are of real tokens.
 
-    Keys: `load` [E], tokens served per expert over the mean (1 = balanced); `dropped`, wanted assignments that found no slot
-    over all wanted; `experts_0`, `experts_1`, `experts_2`, tokens served by so many experts; `router_entropy` in nats.
+    Keys: `load` [E], tokens served per expert over the mean (1 = balanced); `dropped`, requested assignments without a slot
+    over all requested; `experts_0`, `experts_1`, `experts_2`, tokens served by so many experts; `router_entropy` in nats.
     """
     experts, size = probs_GSE.shape[-1], probs_GSE.shape[1]
     real_GS = mask_GS.astype(jnp.float32)
     tokens = jnp.sum(real_GS)
     served_E = jnp.sum(per_expert(routing, experts), axis=0).astype(jnp.float32)
-    wanted, kept = (jnp.sum(x, dtype=jnp.float32) for x in (routing.wanted_GN, routing.kept_GN))
+    requested, dispatched = (jnp.sum(x, dtype=jnp.float32) for x in (routing.requested_GN, routing.dispatch_mask_GN))
     by_token_GS = per_token(routing, size)
     entropy_GS = -jnp.sum(probs_GSE * jnp.log(probs_GSE + 1e-9), axis=-1).astype(jnp.float32)
     return {
-        "load": Ratio(served_E * experts, kept),
-        "dropped": Ratio(wanted - kept, wanted),
+        "load": Ratio(served_E * experts, dispatched),
+        "dropped": Ratio(requested - dispatched, requested),
         **{f"experts_{n}": Ratio(jnp.sum((by_token_GS == n) * real_GS), tokens) for n in (0, 1, 2)},
         "router_entropy": Ratio(jnp.sum(entropy_GS * real_GS), tokens),
     }

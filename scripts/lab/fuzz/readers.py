@@ -36,6 +36,7 @@ from data.vocabularies import files, multilingual, sentencepiece, tokenizers
 from data.vocabularies.chat_templates import ChatEncoder, has_template
 from models.families import gguf_of, interchange_of
 from models.interchange import Shape, tensors
+from models.parts.nested import changed
 from models.sharding.params import describe
 from scripts.lab.fuzz import mutations, writers
 from scripts.lab.fuzz.campaign import Reader
@@ -83,7 +84,7 @@ def _tiny(name: str) -> Experiment:
     e = registry.tiny(registry.load(name))
     m: Any = e.model
     if name in ("gpt.gpt2_124m", "bert.base", "vit.b16"):
-        m = dataclasses.replace(m, head_dim=m.model_dim // m.heads)
+        m = changed(m, {"attention.head_dim": m.model_dim // m.attention.heads})
     return dataclasses.replace(e, model=m)
 
 
@@ -124,7 +125,7 @@ def _gguf(folder: Path) -> None:
     pieces = json.loads(_bpe(folder.parent / "bpe").read_text())["model"]
     e = dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=len(pieces["vocab"])))
     c: Any = e.model
-    heads = {"rope.dimension_count": c.head_dim, "attention.key_length": c.head_dim, "attention.value_length": c.head_dim}
+    heads = dict.fromkeys(("rope.dimension_count", "attention.key_length", "attention.value_length"), c.attention.head_dim)
     vocabulary = writers.gguf_vocabulary(
         list(pieces["vocab"]), [" ".join(pair) for pair in pieces["merges"]], types=[3] + [1] * (len(pieces["vocab"]) - 1), end=0
     )

@@ -44,11 +44,11 @@ def gguf_settings(c: Any) -> dict[str, Any]:
     return {
         "block_count": c.layers,
         "embedding_length": c.model_dim,
-        "feed_forward_length": c.hidden_dim,
-        "attention.head_count": c.heads,
-        "attention.head_count_kv": c.groups,
-        "attention.layer_norm_rms_epsilon": c.norm_eps,
-        "rope.freq_base": c.rotary_base,
+        "feed_forward_length": c.feed_forward.hidden_dim,
+        "attention.head_count": c.attention.heads,
+        "attention.head_count_kv": c.attention.groups,
+        "attention.layer_norm_rms_epsilon": c.norm.eps,
+        "rope.freq_base": c.positions.base,
     }
 
 

@@ -23,7 +23,7 @@ import transformers  # pyright: ignore[reportMissingImports]
 
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     m, d, o = fields["model"], fields["data"], fields["optimizer"]
-    config = transformers.ViTConfig(hidden_act=m["activation"], **sizes.vit(m))
+    config = transformers.ViTConfig(hidden_act=m["feed_forward"]["activation"], **sizes.vit(m))
     model = transformers.FlaxViTForImageClassification(config, seed=0)
     optimizer = optax.adamw(o["schedule"]["value"], o["b1"], o["b2"], o["eps"], weight_decay=o["weight_decay"])
     state = model.params, optimizer.init(model.params), jax.random.key(0)
@@ -35,8 +35,8 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     def step(state: Any) -> tuple[Any, jax.Array]:
         params, moments, key = state
         key, k1, k2 = jax.random.split(key, 3)
-        pixels = jax.random.uniform(k1, (d["batch_size"], m["channels"], m["height"], m["width"]))
-        labels = jax.random.randint(k2, (d["batch_size"],), 0, m["classes"])
+        pixels = jax.random.uniform(k1, (d["batch_size"], *(m["patches"][side] for side in ("channels", "height", "width"))))
+        labels = jax.random.randint(k2, (d["batch_size"],), 0, m["head"]["classes"])
         value, grads = jax.value_and_grad(loss)(params, pixels, labels)
         updates, moments = optimizer.update(grads, moments, params)
         return (optax.apply_updates(params, updates), moments, key), value

@@ -29,11 +29,11 @@ def gpt(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         vocab_size=m["vocab"],
         n_layer=m["layers"],
         n_embd=m["model_dim"],
-        n_inner=m["hidden_dim"],
-        n_head=m["heads"],
-        n_positions=m["max_positions"],
-        activation_function=ACTIVATIONS.get(m["activation"], m["activation"]),
-        layer_norm_epsilon=m["norm_eps"],
+        n_inner=m["feed_forward"]["hidden_dim"],
+        n_head=m["attention"]["heads"],
+        n_positions=m["positions"]["rows"],
+        activation_function=ACTIVATIONS.get(m["feed_forward"]["activation"], m["feed_forward"]["activation"]),
+        layer_norm_epsilon=m["norm"]["eps"],
         attn_pdrop=m["dropout"],
         embd_pdrop=m["dropout"],
         resid_pdrop=m["dropout"],
@@ -47,11 +47,11 @@ def chat(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.LlamaConfig(
         vocab_size=m["vocab"],
         **sizes.layers(m),
-        num_key_value_heads=m["kv_heads"],
-        head_dim=m["head_dim"],
-        rms_norm_eps=m["norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": m["rotary_base"]},
-        tie_word_embeddings=m["tied"],
+        num_key_value_heads=m["attention"]["kv_heads"],
+        head_dim=m["attention"]["head_dim"],
+        rms_norm_eps=m["norm"]["eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": m["positions"]["base"]},
+        tie_word_embeddings=m["output"]["tied"],
     )
 
     return transformers.LlamaForCausalLM(config), functools.partial(causal_batch, m, d)
@@ -61,10 +61,10 @@ def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
     config = transformers.BertConfig(
         vocab_size=m["vocab"],
         **sizes.layers(m),
-        max_position_embeddings=m["max_positions"],
-        type_vocab_size=m["types"],
-        hidden_act=ACTIVATIONS.get(m["activation"], m["activation"]),
-        layer_norm_eps=m["norm_eps"],
+        max_position_embeddings=m["positions"]["rows"],
+        type_vocab_size=m["embedding"]["types"],
+        hidden_act=ACTIVATIONS.get(m["feed_forward"]["activation"], m["feed_forward"]["activation"]),
+        layer_norm_eps=m["norm"]["eps"],
         hidden_dropout_prob=m["dropout"],
         attention_probs_dropout_prob=m["dropout"],
     )
@@ -85,19 +85,21 @@ def _encoder_decoder(m: dict[str, Any], d: dict[str, Any], vocab: int) -> Any:
         num_layers=layers,
         num_decoder_layers=layers,
         d_model=m["model_dim"],
-        d_ff=m["hidden_dim"],
-        d_kv=m["head_dim"],
-        num_heads=m["heads"],
+        d_ff=m["feed_forward"]["hidden_dim"],
+        d_kv=m["attention"]["head_dim"],
+        num_heads=m["attention"]["heads"],
         dropout_rate=m["dropout"],
         decoder_start_token_id=0,
     )
     if moe is None:
         return transformers.T5ForConditionalGeneration(transformers.T5Config(feed_forward_proj="relu", **common))
     config = transformers.SwitchTransformersConfig(
-        num_sparse_encoder_layers=layers // m["sparse_every"],
-        num_sparse_decoder_layers=layers // m["sparse_every"],
-        num_experts=moe["experts"],
-        expert_capacity=int(moe["capacity_factor"] * d["source_length"] / moe["experts"]),  # of a row; the zoo's of a group
+        num_sparse_encoder_layers=layers // moe["every"],
+        num_sparse_decoder_layers=layers // moe["every"],
+        num_experts=moe["experts"]["count"],
+        expert_capacity=int(
+            moe["capacity"]["factor"] * d["source_length"] / moe["experts"]["count"]
+        ),  # of a row; the zoo's of a group
         router_jitter_noise=0.0,
         **common,
     )
@@ -127,7 +129,7 @@ def t5(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
-    activation = ACTIVATIONS.get(m["activation"], m["activation"])
+    activation = ACTIVATIONS.get(m["feed_forward"]["activation"], m["feed_forward"]["activation"])
     config = transformers.ViTConfig(hidden_act=activation, **sizes.vit(m))
 
     def batch() -> dict[str, Any]:
@@ -145,14 +147,18 @@ def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         "num_mel_bins": m["mels"],
         "dropout": m["dropout"],
         "max_source_positions": m["source_positions"],
-        "max_target_positions": m["max_positions"],
+        "max_target_positions": m["positions"]["rows"],
         "decoder_start_token_id": m["start_id"],
         "bos_token_id": 1,
         "pad_token_id": 1,
         "eos_token_id": 1,
     }
     for side in ("encoder", "decoder"):
-        sizes |= {f"{side}_layers": m["layers"] // 2, f"{side}_attention_heads": m["heads"], f"{side}_ffn_dim": m["hidden_dim"]}
+        sizes |= {
+            f"{side}_layers": m["layers"] // 2,
+            f"{side}_attention_heads": m["attention"]["heads"],
+            f"{side}_ffn_dim": m["feed_forward"]["hidden_dim"],
+        }
 
     def batch() -> dict[str, Any]:
         rows = d["batch_size"]

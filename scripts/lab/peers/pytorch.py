@@ -47,17 +47,19 @@ class MetNet2(nn.Module):
 
     def __init__(self, m: dict[str, Any]):
         super().__init__()
-        self.crop, self.upsample, self.size = m["crop"], m["upsample"], m["frame_dim"]
-        lead_dim, context, detail = m["lead_dim"], m["context_dim"], m["detail_dim"]
+        self.crop, self.upsample, self.size = m["crop"], m["detail"]["upsample"], m["frame_dim"]
+        lead_dim, context, detail = m["lead_dim"], m["context"]["dim"], m["detail"]["dim"]
         self.lead = nn.Embedding(m["leads"], lead_dim)
         self.gates = nn.Conv2d(m["channels"] + m["masks"] + self.size, 4 * self.size, 3, padding=1)
         self.widen = nn.Conv2d(self.size, context, 1)
-        self.context = nn.ModuleList(Block(context, lead_dim, d) for _ in range(m["stacks"]) for d in m["dilations"])
+        self.context = nn.ModuleList(
+            Block(context, lead_dim, d) for _ in range(m["context"]["stacks"]) for d in m["context"]["dilations"]
+        )
         self.refine = nn.Conv2d(context, detail, 1)
-        self.detail = nn.ModuleList(Block(detail, lead_dim, 1) for _ in range(m["detail_blocks"]))
+        self.detail = nn.ModuleList(Block(detail, lead_dim, 1) for _ in range(m["detail"]["blocks"]))
         self.before = Conditioned(detail, lead_dim)
-        self.hidden = nn.Conv2d(detail, m["hidden_dim"], 1)
-        self.classes = nn.Conv2d(m["hidden_dim"], m["bins"], 1)
+        self.hidden = nn.Conv2d(detail, m["detail"]["hidden_dim"], 1)
+        self.classes = nn.Conv2d(m["detail"]["hidden_dim"], m["bins"]["count"], 1)
 
     def forward(self, frames: Any, lead_time: Any) -> Any:
         lead = F.relu(self.lead(lead_time - 1))
@@ -89,14 +91,14 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
         weight_decay=o["weight_decay"],
         fused=True,
     )
-    rows, points = d["batch_size"], [size * m["upsample"] for size in m["crop"]]
+    rows, points = d["batch_size"], [size * m["detail"]["upsample"] for size in m["crop"]]
 
     def run(steps: int) -> float:
         loss = torch.zeros(())
         for _ in range(steps):
             frames = torch.rand(rows, d["frames"], m["channels"] + m["masks"], d["height"], d["width"])
             logits = model(frames, torch.randint(1, m["leads"] + 1, (rows,)))
-            loss = F.cross_entropy(logits, torch.randint(m["bins"], (rows, *points)))
+            loss = F.cross_entropy(logits, torch.randint(m["bins"]["count"], (rows, *points)))
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()

@@ -19,7 +19,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     import jax
 
     from trainers.measure import throughput
-    from trainers.processes import versions
+    from trainers.runtime.processes import versions
 
     subject = open_until_the_end.enter_context(throughput.opened(e))
     meter = subject.meter
@@ -54,7 +54,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     from models.protocol import ContinuesText
     from models.sharding.params import with_params
     from trainers.plan import fresh_state, make_plan
-    from trainers.processes import versions
+    from trainers.runtime.processes import versions
 
     e = e.with_finetune(lora=Lora())  # adapters are merged into what generates
     plan = make_plan(e, jax.devices()[: e.layout.devices])

@@ -25,7 +25,7 @@ from models.sharding.params import with_params
 from scripts.recipes.prepare import prepare
 from tests.helpers.chats import turns, write_vocabulary
 from tests.helpers.runs import run, with_train
-from trainers import adapt
+from trainers import lora
 from trainers.checkpoints import checkpoint
 from trainers.evaluation.evaluator import open_evaluator
 from trainers.plan import fresh_state, make_plan
@@ -162,7 +162,7 @@ def test_preferences_are_learned(tmp_path, monkeypatch):
     e = dataclasses.replace(e, model=model)
     start, other = tmp_path / "start", tmp_path / "other"
     plan = make_plan(e, jax.devices()[:1])
-    whole, params = adapt.plain(e, fresh_state(plan).params)
+    whole, params = lora.plain(e, fresh_state(plan).params)
     for folder in (start, other):
         weights = Arrays(model, params, write_vocabulary(tmp_path / "vocabulary"))
         release.write_weights(weights, whole, folder, "")

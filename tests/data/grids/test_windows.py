@@ -17,7 +17,7 @@ from data.grids.windows import Prepared
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import open_source
 from data.task import DataError
-from models.metnet2.config import MetNet2Config
+from models.metnet2.config import DetailConfig, Edges, MetNet2Config
 from tests.helpers.grids import showers, times, write_grid_cache
 
 DATA = GridData(
@@ -35,7 +35,15 @@ DATA = GridData(
     thresholds=(0.2, 1.0),
     scored=(1, 4),
 )
-MODEL = MetNet2Config(channels=2, masks=2, leads=4, crop=(6, 4), upsample=2, bins=3, edges=(0.2, 1.0), thresholds=(0.2, 1.0))
+MODEL = MetNet2Config(
+    channels=2,
+    masks=2,
+    leads=4,
+    crop=(6, 4),
+    detail=DetailConfig(upsample=2),
+    bins=Edges(lower_edges=(0.2, 1.0)),
+    thresholds=(0.2, 1.0),
+)
 STACKED = dataclasses.replace(DATA, stacked=True), dataclasses.replace(MODEL, channels=8)
 
 

@@ -15,13 +15,15 @@ from data.translation.caches import TranslationCache
 from data.vocabularies import files
 from data.vocabularies.multilingual import Multilingual
 from models.m2m100.config import M2M100Config
+from models.parts.attention.config import GroupedQuery
+from models.parts.transformer_config import Dense
 from scripts import cli, translate
 from tests.helpers.catalogues import TINY, WORDS
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.runs import run, with_train
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
-from trainers import metrics
+from trainers.monitoring import metrics
 from trainers.weights import huggingface, load_any, release
 from trainers.weights.release import ReleaseError
 from trainers.weights.source import Arrays
@@ -39,7 +41,13 @@ def write_folder(to, seed: int, codes=CODES):
     write_pieces(pieces)
     (pieces / files.IDS).unlink()
     (pieces / files.SPECIAL).write_text(json.dumps({"additional_special_tokens": codes}))
-    config = M2M100Config(vocab=320, layers=4, model_dim=16, hidden_dim=32, heads=2, head_dim=8)
+    config = M2M100Config(
+        vocab=320,
+        layers=4,
+        model_dim=16,
+        attention=GroupedQuery(heads=2, head_dim=8, biases="qkvo"),
+        feed_forward=Dense(hidden_dim=32, bias=True),
+    )
     return huggingface.write_folder(Arrays(config, ours.fresh(config, seed), pieces), to)
 
 

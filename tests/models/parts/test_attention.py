@@ -9,10 +9,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.parts.attention import blocks, plain, ring
+from models.parts.attention.config import GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.attention.module import Attention
 from models.parts.layers import draw_seeds, dropped
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from tests.helpers.models import ALONE
@@ -81,7 +83,13 @@ def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
     draws, too. Without a mesh rows are whole."""
     monkeypatch.setattr(blocks, "BLOCK", 16)
     scope = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
-    block, row = (Attention(16, 4, 8, jax.random.key(0), w, kv_heads=2, buckets=8) for w in (scope, ALONE))
+    c = BlockConfig(
+        model_dim=16,
+        attention=GroupedQuery(heads=4, head_dim=8, kv_heads=2),
+        positions=RelativeBuckets(buckets=8),
+        feed_forward=Dense(hidden_dim=1),
+    )
+    block, row = (Attention(c, jax.random.key(0), w, buckets=RelativeBuckets(buckets=8)) for w in (scope, ALONE))
     x_BLM = jax.random.normal(jax.random.key(1), (2, 64, 16), jnp.float64)
     segments_BL = jnp.where(jnp.arange(64) < 40, 1, 2)[None].repeat(2, 0)
     mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=True)

@@ -17,8 +17,8 @@ from jax.sharding import NamedSharding, PartitionSpec
 from models.parts import convolution
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
-from trainers.programs import hlo
-from trainers.programs.collectives import Collective, collectives
+from trainers.hlo import parsing
+from trainers.hlo.collectives import Collective, collectives
 
 ALONE = Component(Layout(name="one", mesh=(("all", 1),)))
 GRIDS = ((8, 1), (4, 2), (2, 4), (1, 8))
@@ -57,7 +57,7 @@ def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], scope: 
     compiled = jitted.lower(x, w).compile()
     have = compiled(jax.device_put(x, space), jax.device_put(w, whole))
     far = [np.max(np.abs(a - b)) / np.max(np.abs(b)) for a, b in zip(*map(jax.tree.leaves, (have, want)), strict=True)]
-    return float(max(far)), collectives(hlo.parse(compiled.as_text() or ""), dict(scope.mesh.shape))
+    return float(max(far)), collectives(parsing.parse(compiled.as_text() or ""), dict(scope.mesh.shape))
 
 
 def sent(found: list[Collective]) -> int:

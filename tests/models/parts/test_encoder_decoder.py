@@ -11,8 +11,10 @@ from numpy.testing import assert_allclose
 from models.execution import Execution
 from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.model import GShardM4
-from models.parts.attention.config import LayerVariant
-from models.parts.moe.config import MoeConfig
+from models.parts.attention.config import Interpolation, Latent, LayerVariant, RelativeBuckets, Rotary
+from models.parts.moe.config import ExpertChoice, ExpertsConfig, MoeConfig, Top1
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, NormConfig
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import ONE_DEVICE
@@ -20,9 +22,9 @@ from models.sharding.params import describe
 from tests.helpers.contexts import EVALUATION, training
 
 TINY = GShardM4Config().tiny()
-EXPERTS = MoeConfig(experts=4, group_size=8)
-TOP1 = dataclasses.replace(EXPERTS, gating="top1", token_dropout=0.2, batch_priority=True)
-CHOICE = dataclasses.replace(EXPERTS, gating="expert_choice")
+EXPERTS = MoeConfig(experts=ExpertsConfig(count=4), group_size=8)
+TOP1 = changed(EXPERTS, {"router": Top1(), "experts.token_dropout": 0.2, "capacity.batch_priority": True})
+CHOICE = dataclasses.replace(EXPERTS, router=ExpertChoice())
 LENGTH, SOURCES, TARGETS = 8, (5, 8), (8, 6)  # rows of 8 positions, two examples
 
 
@@ -31,7 +33,7 @@ def model_of(execution: Execution = Execution(dtype="float64"), **fields) -> GSh
 
     @jax.jit
     def make(key):
-        model = GShardM4(dataclasses.replace(TINY, **fields), key, Component(ONE_DEVICE, execution=execution))
+        model = GShardM4(changed(TINY, fields), key, Component(ONE_DEVICE, execution=execution))
         return jax.tree.map(lambda x: x.astype(jnp.float64), model)
 
     return make(jax.random.key(0))
@@ -51,11 +53,18 @@ def batch() -> dict[str, jax.Array]:
 @pytest.mark.parametrize(
     "fields",
     [
-        dict(order="post", norm="layer", norm_bias=True, activation="gelu", attention_bias=True, ffn_bias=True),
-        dict(positions="rotary", kv_heads=2, gated=True, activation="silu"),
-        pytest.param(dict(positions="relative", moe=EXPERTS, logit_cap=5.0), marks=pytest.mark.slow),
-        dict(moe=TOP1, sparse_every=1, gated=True, activation="gelu_tanh"),
-        pytest.param(dict(moe=CHOICE, sparse_every=3, layers=12, positions="relative_shared"), marks=pytest.mark.slow),
+        {
+            "norm": NormConfig(kind="layer", bias=True, order="post"),
+            "attention.biases": "qkvo",
+            "feed_forward": Dense(hidden_dim=32, activation="gelu", bias=True),
+        },
+        {"positions": Rotary(), "attention.kv_heads": 2, "feed_forward": Dense(hidden_dim=32, gated=True, activation="silu")},
+        pytest.param({"positions": RelativeBuckets(), "moe": EXPERTS, "attention.logit_cap": 5.0}, marks=pytest.mark.slow),
+        {"moe": changed(TOP1, {"every": 1}), "feed_forward.gated": True, "feed_forward.activation": "gelu_tanh"},
+        pytest.param(
+            {"moe": changed(CHOICE, {"every": 3}), "layers": 12, "positions": RelativeBuckets(shared=True)},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["post", "rotary", "relative", "all_sparse", "relative_shared"],
 )
@@ -80,9 +89,9 @@ def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
 
 
 def test_every_nth_layer_is_a_mixture():
-    """Of 12 layers, 6 a stack: with sparse_every 3 two mixtures and four dense layers each; with 1 mixtures alone."""
+    """Of 12 layers, 6 a stack: with every third two mixtures and four dense layers each; with 1 mixtures alone."""
     for every, dense in ((3, 4), (1, 0)):
-        model = jax.eval_shape(lambda every=every: model_of(moe=EXPERTS, sparse_every=every, layers=12))
+        model = jax.eval_shape(lambda every=every: model_of(moe=changed(EXPERTS, {"every": every}), layers=12))
         layers = {"sparse": 0, "dense": 0}
         for info in describe(model):
             if info.name.startswith("encoder.") and info.name.endswith("ffn.wi"):
@@ -95,18 +104,20 @@ def test_every_nth_layer_is_a_mixture():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (dict(layers=10, moe=EXPERTS, sparse_every=3), "multiple of 6 .*every third an MoE layer.* nearest are 6 and 12"),
-        (dict(layers=3), "multiple of 2 .half encoder, half decoder.; nearest are 2 and 4"),
-        (dict(sparse_every=0), "sparse_every=0: must be 1 or more"),
-        (dict(order="parallel"), "order='parallel': .* nearest is 'pre'"),
-        (dict(order="sandwich"), "order='sandwich': .* nearest is 'pre'"),
-        (dict(kinds=(LayerVariant(window=4), LayerVariant())), "kinds=.*: there are no such layers here"),
-        (dict(positions="learned"), "positions='learned': .* nearest is 'sinusoidal'"),
+        ({"layers": 10, "moe": EXPERTS, "moe.every": 3}, "multiple of 6 .*every third an MoE layer.* nearest are 6 and 12"),
+        ({"layers": 3}, "multiple of 2 .half encoder, half decoder.; nearest are 2 and 4"),
+        ({"moe": EXPERTS, "moe.every": 0}, "every=0: must be 1 or more"),
+        ({"moe": EXPERTS, "moe.leading": 2}, "moe.leading=2: there are no such layers here"),
+        ({"norm.order": "parallel"}, "order='parallel': .* nearest is 'pre'"),
+        ({"norm.order": "sandwich"}, "order='sandwich': .* nearest is 'pre'"),
+        ({"attention.pattern": (LayerVariant(window=4), LayerVariant())}, "pattern=.*: there are no such layers here"),
+        ({"positions": Rotary(scaling=Interpolation(factor=2.0))}, "rates are not stretched here"),
+        ({"attention": Latent(heads=2, rank=4, rotary_dim=4), "positions": Rotary()}, "attention=Latent: .* is GroupedQuery"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(TINY, **fields)
+        changed(TINY, fields)
 
 
 @pytest.mark.slow

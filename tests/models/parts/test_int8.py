@@ -24,8 +24,8 @@ from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import scan
 from tests.helpers.models import varied
+from trainers.hlo.model_flops import loss, model_flops, objective
 from trainers.plan import fresh_state, make_plan
-from trainers.programs.model_flops import loss, model_flops, objective
 
 
 def rounded(x: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:

@@ -9,10 +9,18 @@ import pytest
 from numpy.testing import assert_allclose
 
 from models.gshard_m4.config import GShardM4Config
+from models.parts.attention.config import GroupedQuery, Learned
 from models.parts.layers import dropout
-from models.parts.transformer_config import LmConfig
+from models.parts.transformer_config import Dense, LmConfig
 
-SIZES: dict[str, Any] = dict(vocab=8, layers=1, model_dim=8, hidden_dim=8, heads=1, head_dim=8, max_positions=8)
+SIZES: dict[str, Any] = dict(
+    vocab=8,
+    layers=1,
+    model_dim=8,
+    attention=GroupedQuery(heads=1, head_dim=8),
+    positions=Learned(rows=8),
+    feed_forward=Dense(hidden_dim=8),
+)
 
 
 @pytest.mark.parametrize("rate", [1 / 256, 0.1, 255 / 256])

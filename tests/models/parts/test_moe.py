@@ -12,10 +12,12 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.execution import Execution
+from models.parts.attention.config import GroupedQuery
 from models.parts.moe import dispatch
 from models.parts.moe import routing as moe
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeConfig, MoeLosses, Noise, Top1, Top2, TopK
 from models.parts.moe.layer import Moe
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 
@@ -28,9 +30,9 @@ def probs(*rows) -> jax.Array:
     return jnp.array([rows], jnp.float32) / 10
 
 
-def slots_by_cumsum(choice: moe.Choice, experts: int) -> jax.Array:
+def slots_by_cumsum(choice: moe.RouterIndices, experts: int) -> jax.Array:
     """The paper's (GShard, Algorithm 1, lines 8 to 14): a cumulative sum over first choices, then second ones."""
-    wants_GKSE = jax.nn.one_hot(choice.expert_GSK, experts, dtype=jnp.int32) * choice.wanted_GSK[..., None]
+    wants_GKSE = jax.nn.one_hot(choice.expert_GSK, experts, dtype=jnp.int32) * choice.requested_GSK[..., None]
     groups, size, k, _ = wants_GKSE.shape
     wants_GNE = wants_GKSE.swapaxes(1, 2).reshape(groups, k * size, experts)
     before_GNE = jnp.cumsum(wants_GNE, axis=1) - wants_GNE
@@ -59,11 +61,11 @@ def test_top_k_takes_the_best_with_their_probabilities(choices):
     logits = rng.normal(size=(2, 6, 7))
     gates = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
-    found = moe.top_k_gating(jnp.asarray(gates, jnp.float32), jnp.asarray(mask), choices)
+    found = moe.top_k_gating(TopK(choices=choices), jnp.asarray(gates, jnp.float32), jnp.asarray(mask))
     order = np.argsort(-gates, axis=-1)[..., :choices]
     assert_array_equal(found.expert_GSK, order)
     assert_allclose(found.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
-    assert_array_equal(found.wanted_GSK, np.broadcast_to(mask[..., None], order.shape))
+    assert_array_equal(found.requested_GSK, np.broadcast_to(mask[..., None], order.shape))
 
 
 def test_capacity_may_be_rounded_up_to_a_multiple():
@@ -113,16 +115,13 @@ def test_gaussian_draws_are_normal():
 def test_router_noise_is_of_training_alone(float64):
     """The same tokens ask other experts with another key in training, and always the same outside."""
     c = MoeConfig(
-        experts=8,
-        gating="top_k",
-        choices=2,
+        experts=ExpertsConfig(count=8),
+        router=TopK(choices=2, noise=Noise(std=8.0, load_weight=0.1)),
         group_size=16,
-        capacity_factor=0.0,
-        router_noise=8.0,
-        importance_weight=0.1,
-        load_weight=0.1,
+        capacity=Capacity(factor=0.0),
+        losses=MoeLosses(importance_weight=0.1),
     )
-    layer = Moe(c, 6, 8, jax.random.key(0), HERE)
+    layer = Moe(c, block(6, 8), jax.random.key(0), HERE)
     x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), jnp.ones((2, 16), bool)
     call = jax.jit(layer)
     outputs = [call(x, mask, key) for key in (jax.random.key(2), jax.random.key(3), None, None)]
@@ -134,15 +133,13 @@ def test_router_noise_is_of_training_alone(float64):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (dict(gating="top_k"), "choices=0: gating='top_k' needs from 1 to experts=4"),
-        (dict(gating="top_k", choices=5), "choices=5: gating='top_k' needs from 1 to experts=4"),
-        (dict(gating="top2", choices=2), "choices=2: gating='top2' needs 0"),
-        (dict(gating="top_k", choices=1, load_weight=0.1), "load_weight=0.1: loads are probabilities under router_noise"),
+        (dict(choices=0), "router.choices=0: must be from 1 to experts.count=4"),
+        (dict(choices=5), "router.choices=5: must be from 1 to experts.count=4"),
     ],
 )
-def test_choices_that_a_gating_cannot_have_are_refused(fields, message):
+def test_choices_that_a_router_cannot_have_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        MoeConfig(experts=4, **fields)
+        MoeConfig(experts=ExpertsConfig(count=4), router=TopK(**fields))
 
 
 def test_top1_takes_the_best_with_its_probability():
@@ -168,16 +165,16 @@ def test_experts_choose_their_best_tokens():
 
 def test_first_choices_of_the_whole_group_are_served_before_any_second():
     """Token 0's second choice, expert 1, comes after tokens 2 and 3, whose first choice it is."""
-    routing = moe.route("top2", probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4]), ALL, 2)
+    routing = moe.route(Top2(), probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4]), ALL, 2)
     # slots:                                              first, second
     assert_array_equal(routing.slot_GN[0].reshape(4, 2), [[0, 2], [1, 0], [0, 1], [1, 2]])
-    assert_array_equal(routing.kept_GN[0].reshape(4, 2), [[1, 0], [1, 1], [1, 1], [1, 0]])
+    assert_array_equal(routing.dispatch_mask_GN[0].reshape(4, 2), [[1, 0], [1, 1], [1, 1], [1, 0]])
 
 
 def test_what_comes_late_is_dropped():
     """With one slot an expert serves the first token that wants it; the others keep only their residual."""
     gates = probs([9, 1], [9, 1], [9, 1], [9, 1])
-    routing = moe.route("top2", gates, ALL, 1)
+    routing = moe.route(Top2(), gates, ALL, 1)
     take, weights, give = dispatch.by_einsum(routing, 4, 2, 1)
     buffers, weight_EGC = take(jnp.arange(4.0).reshape(1, 4, 1) + 1), weights(jnp.float32)
     assert_array_equal(buffers[:, 0, 0, 0], [1, 1])  # both experts hold token 0
@@ -185,22 +182,22 @@ def test_what_comes_late_is_dropped():
     assert_allclose(give(buffers * weight_EGC[..., None])[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
     shares = {name: ratio.value for name, ratio in moe.counts(gates, routing, ALL).items()}
     assert shares["dropped"] == 0.75 and shares["experts_0"] == 0.75 and shares["experts_2"] == 0.25
-    assert_array_equal(moe.route("top1", gates, ALL, 1).kept_GN[0], [1, 0, 0, 0])
+    assert_array_equal(moe.route(Top1(), gates, ALL, 1).dispatch_mask_GN[0], [1, 0, 0, 0])
 
 
-@pytest.mark.parametrize(("gating", "load"), [("top2", [0.75, 1.5, 0.75]), ("top1", [0, 1.5, 1.5]), ("expert_choice", [1, 1, 1])])
-def test_padding_is_never_routed_and_never_counts(gating, load):
+@pytest.mark.parametrize(("router", "load"), [(Top2(), [0.75, 1.5, 0.75]), (Top1(), [0, 1.5, 1.5]), (ExpertChoice(), [1, 1, 1])])
+def test_padding_is_never_routed_and_never_counts(router, load):
     """Masked tokens take no slot, get zero, and change neither the loss nor the shares of real tokens."""
     gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
     mask = jnp.array([[True, False, True, False]])
-    routing = moe.route(gating, gates, mask, 4)
+    routing = moe.route(router, gates, mask, 4)
     take, weights, give = dispatch.by_sort(routing, 4, 3, 4)
     assert_array_equal(moe.per_token(routing, 4)[0, 1::2], 0)
     out = give(take(jnp.ones((1, 4, 5))) * weights(jnp.float32)[..., None])
     assert_array_equal(out[0, 1::2], np.zeros((2, 5)))
-    weight = {"top2": 1.0, "top1": 0.6, "expert_choice": 1.0}[gating]
+    weight = 0.6 if router == Top1() else 1.0
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
-    alone = moe.route(gating, gates[:, ::2], ALL[:, :2], 4 if gating != "expert_choice" else 2)
+    alone = moe.route(router, gates[:, ::2], ALL[:, :2], 4 if router.choices else 2)
     assert_allclose(moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
     found, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), found, want)
@@ -215,12 +212,12 @@ def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
     gates = jnp.broadcast_to(jnp.array([0.8, 0.2, 0.0]), (1, 20_000, 3))
     mask = jnp.ones(gates.shape[:2], bool)
     choice = moe.top2_gating(gates, mask, jax.random.key(0))
-    assert choice.wanted_GSK[..., 0].all()
-    assert_allclose(choice.wanted_GSK[..., 1].mean(), 0.4, atol=0.02)
+    assert choice.requested_GSK[..., 0].all()
+    assert_allclose(choice.requested_GSK[..., 1].mean(), 0.4, atol=0.02)
     even = moe.top2_gating(jnp.broadcast_to(jnp.array([0.5, 0.5, 0.0]), gates.shape), mask, jax.random.key(0))
-    assert even.wanted_GSK.all()
+    assert even.requested_GSK.all()
     never = moe.top2_gating(gates, mask, jax.random.key(0), threshold=0.0)
-    assert never.wanted_GSK.all()
+    assert never.requested_GSK.all()
 
 
 def algorithm_1(gates_SE: np.ndarray, capacity: int, random_S: np.ndarray, second_slot: str) -> np.ndarray:
@@ -257,9 +254,9 @@ def test_top2_is_algorithm_1(second_slot):
     at random still takes a slot, and with "if_dispatched" that line is left out. Slots have no gaps either way."""
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
     gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
-    routing = moe.route("top2", gates, jnp.ones((groups, size), bool), slots, key, second_slot=second_slot)
+    routing = moe.route(Top2(second_slot=second_slot), gates, jnp.ones((groups, size), bool), slots, key)
     found = np.zeros((groups, size, experts))
-    kept = np.asarray(routing.kept_GN)
+    kept = np.asarray(routing.dispatch_mask_GN)
     found[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
     random = np.asarray(moe.uniform(key, (groups, size)))
     want, other = (
@@ -286,9 +283,9 @@ def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
     """Uniform gates with evenly spread first choices give 1 a token; all tokens on one of E experts give E."""
     even = jnp.eye(4)[None] * 1e-6 + 0.25
     one = jnp.broadcast_to(jnp.array([1.0, 0, 0, 0]), (1, 4, 4))
-    for gating in ("top2", "top1"):
-        assert_allclose(moe.balance_loss(even, moe.route(gating, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
-        assert_allclose(moe.balance_loss(one, moe.route(gating, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
+    for router in (Top2(), Top1()):
+        assert_allclose(moe.balance_loss(even, moe.route(router, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
+        assert_allclose(moe.balance_loss(one, moe.route(router, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
 
 
 def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
@@ -304,7 +301,7 @@ GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
 def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
     """What a mixture is: every kept assignment's gated feed-forward network, one after the other."""
     y = np.zeros_like(x)
-    for g, n in zip(*np.nonzero(routing.kept_GN), strict=True):
+    for g, n in zip(*np.nonzero(routing.dispatch_mask_GN), strict=True):
         token, e = routing.token_GN[g, n], routing.expert_GN[g, n]
         h = np.tanh(x[g, token] @ wg[e] + bg[e]) * (x[g, token] @ wi[e] + bi[e])
         y[g, token] += routing.gate_GN[g, n] * (h @ wo[e] + bo[e])
@@ -315,10 +312,12 @@ def test_larger_gates_are_served_first_where_they_have_priority():
     """Of four tokens that want expert 0, with two slots: by place the first two are served, by priority those with gates of .9
     and .8 (V-MoE, section 4.1)."""
     gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
-    kept = {priority: moe.route("top1", gates, ALL, 2, priority=priority).kept_GN[0].tolist() for priority in (False, True)}
+    kept = {
+        priority: moe.route(Top1(), gates, ALL, 2, priority=priority).dispatch_mask_GN[0].tolist() for priority in (False, True)
+    }
     assert kept == {False: [True, True, False, False], True: [False, True, False, True]}
     # Second choices still come after all first ones.
-    first_and_second = moe.route("top2", gates, ALL, 4, priority=True)
+    first_and_second = moe.route(Top2(), gates, ALL, 4, priority=True)
     assert first_and_second.slot_GN[0].reshape(4, 2)[:, 0].tolist() == [3, 0, 2, 1]
 
 
@@ -327,10 +326,18 @@ def test_experts_have_slots_for_the_fewest_tokens_that_the_floor_says():
     assert [moe.capacity(1.25, 8, 8, least) for least in (1, 4, 16)] == [1, 4, 8]
 
 
-def mixture_of(**fields) -> tuple[Moe, jax.Array]:
-    c = MoeConfig(experts=4, gating="top1", group_size=32, capacity_factor=0.0, **fields)
+def block(model_dim: int, hidden_dim: int, **fields: Any) -> BlockConfig:
+    """A layer with feed-forward networks of this size."""
+    return BlockConfig(
+        model_dim=model_dim, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=hidden_dim), **fields
+    )
+
+
+def mixture_of(**experts) -> tuple[Moe, jax.Array]:
+    experts = ExpertsConfig(count=4, **experts)
+    c = MoeConfig(experts=experts, router=Top1(), group_size=32, capacity=Capacity(factor=0.0))
     rng = np.random.default_rng(0)
-    return Moe(c, MODEL, HIDDEN, jax.random.key(0), HERE, bias=True), jnp.array(rng.normal(size=(2, 32, MODEL)))
+    return Moe(c, block(MODEL, HIDDEN, ffn_bias=True), jax.random.key(0), HERE), jnp.array(rng.normal(size=(2, 32, MODEL)))
 
 
 def test_tokens_may_get_nothing_from_their_experts(float64):
@@ -353,19 +360,19 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     assert_array_equal(dropping(x, real, None)[0], plain(x, real, None)[0])
     assert not np.allclose(dropping(x, real, jax.random.key(1))[0], plain(x, real, jax.random.key(1))[0])
     ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
-    rows, plain_rows = (Moe(m.c, MODEL, HIDDEN, jax.random.key(0), ragged) for m in (dropping, plain))
+    rows, plain_rows = (Moe(m.c, block(MODEL, HIDDEN), jax.random.key(0), ragged) for m in (dropping, plain))
     assert_array_equal(rows(x, real, None)[0], plain_rows(x, real, None)[0])
     assert not np.allclose(rows(x, real, jax.random.key(1))[0], plain_rows(x, real, jax.random.key(1))[0])
     several = make_mesh(Layout(name="several", mesh=(("x", 8),)))
-    refused = Moe(dropping.c, MODEL, HIDDEN, jax.random.key(0), dataclasses.replace(ragged, mesh=several))
+    refused = Moe(dropping.c, block(MODEL, HIDDEN), jax.random.key(0), dataclasses.replace(ragged, mesh=several))
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
         refused(x, real, jax.random.key(1))
 
 
 @pytest.mark.parametrize(
-    ("gating", "slots"), [("top2", 1), ("top2", 5), ("top2", 32), ("top1", 5), ("top1", 32), ("expert_choice", 5)]
+    ("router", "slots"), [(Top2(), 1), (Top2(), 5), (Top2(), 32), (Top1(), 5), (Top1(), 32), (ExpertChoice(), 5)]
 )
-def test_dispatches_agree(gating, slots, float64):
+def test_dispatches_agree(router, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops
     (1, 5 slots) and without (32)."""
     rng = np.random.default_rng(slots)
@@ -385,7 +392,7 @@ def test_dispatches_agree(gating, slots, float64):
     mask = jnp.array(rng.random((GROUPS, SIZE)) < 0.8)
 
     def run(how, logits, x, wg, wi, wo, bg, bi, bo):
-        routing = moe.route(gating, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
+        routing = moe.route(router, jax.nn.softmax(2 * logits), mask, slots, jax.random.key(1))
         experts = dispatch.Experts((wg, wi), wo, lambda g, x: jnp.tanh(g) * x, (bg, bi), bo)
         y = dispatch.mixture(x, routing, slots, experts, HERE, how)
         return jnp.sum(y**2), (y, routing)
@@ -400,7 +407,7 @@ def test_dispatches_agree(gating, slots, float64):
     found = all_ways(logits, x, *weights)
     (_, (y, routing)), _ = found["einsum"]
     assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
-    assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
+    assert (routing.requested_GN.sum() > routing.dispatch_mask_GN.sum()) == (router != ExpertChoice() and slots < 32)
     for how in ("sort", "all_to_all", "ragged"):
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
 
@@ -409,53 +416,56 @@ def test_dropless_is_any_capacity_that_drops_nothing():
     """As many slots as the fullest expert needs give the routing of as many as there are tokens."""
     gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
     mask = jnp.ones((2, 40), bool)
-    dropless = moe.route("top2", gates, mask, moe.capacity(0, 40, 5))
-    assert_array_equal(dropless.kept_GN, dropless.wanted_GN)
+    dropless = moe.route(Top2(), gates, mask, moe.capacity(0, 40, 5))
+    assert_array_equal(dropless.dispatch_mask_GN, dropless.requested_GN)
     enough = int(moe.per_expert(dropless, 5).max())
     assert enough < 40
-    jax.tree.map(assert_array_equal, moe.route("top2", gates, mask, enough), dropless)
-    assert not moe.route("top2", gates, mask, enough - 1).kept_GN.all()
+    jax.tree.map(assert_array_equal, moe.route(Top2(), gates, mask, enough), dropless)
+    assert not moe.route(Top2(), gates, mask, enough - 1).dispatch_mask_GN.all()
 
 
 def test_no_slot_is_used_twice():
     """Slots are the paper's, found otherwise: every (group, expert, slot) holds one choice, and slots fill up without gaps."""
     gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
     choice = moe.top2_gating(gates, jnp.ones((2, 40), bool), jax.random.key(1))
-    wanted = np.asarray(choice.wanted_GSK)
+    wanted = np.asarray(choice.requested_GSK)
     assert not wanted.all()
     assert_array_equal(np.asarray(moe.find_slots(choice, 5))[wanted], np.asarray(slots_by_cumsum(choice, 5))[wanted])
     # The same in two blocks of choices, the second not full.
     many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
-    assert many.wanted_GSK[0].size > moe.BLOCK
-    found, paper = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert many.requested_GSK[0].size > moe.BLOCK
+    found, paper = (np.asarray(f(many, 5))[np.asarray(many.requested_GSK)] for f in (moe.find_slots, slots_by_cumsum))
     assert_array_equal(found, paper)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
-        kept = np.asarray(routing.kept_GN[g])
+        kept = np.asarray(routing.dispatch_mask_GN[g])
         taken = sorted(zip(*(np.asarray(x[g])[kept] for x in (routing.expert_GN, routing.slot_GN)), strict=True))
         filled = np.minimum(np.bincount(choice.expert_GSK[g][wanted[g]], minlength=5), 9)
         assert taken == [(e, s) for e in range(5) for s in range(filled[e])]
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("make", "message"),
     [
-        ({"experts": 1}, "experts=1: .* at least 2"),
-        ({"experts": 0}, "experts=0: .* at least 2"),
-        ({"gating": "top_1"}, "gating='top_1': no such gating; did you mean 'top1'"),
-        ({"second_expert_slot": "alway"}, "no such second_expert_slot; did you mean 'always'"),
-        ({"capacity_factor": -1.0}, "capacity_factor=-1.0: must be positive, or 0"),
-        ({"gating": "expert_choice", "capacity_factor": 0.0}, "capacity_factor=0: .* the paper's is 2"),
-        ({"input_jitter": 1.0}, "input_jitter=1.0: must be in"),
-        ({"min_capacity": 0}, "min_capacity=0: must be 1 or more"),
-        ({"token_dropout": 1.0}, "token_dropout=1.0: must be in"),
-        ({"z_weight": -1.0}, "z_weight=-1.0: must be positive, or 0 .* ST-MoE's is 0.001"),
+        (lambda: ExpertsConfig(count=1), "count=1: .* at least 2"),
+        (lambda: ExpertsConfig(count=0), "count=0: .* at least 2"),
+        (lambda: Top2(second_slot="alway"), "no such second_slot; did you mean 'always'"),  # pyright: ignore[reportArgumentType]
+        (lambda: Capacity(factor=-1.0), "factor=-1.0: must be positive, or 0"),
+        (lambda: Top1(jitter=1.0), "jitter=1.0: must be in"),
+        (lambda: Noise(std=0.0), "std=0.0: must be positive; .* noise=None"),
+        (lambda: Capacity(least=0), "least=0: must be 1 or more"),
+        (lambda: ExpertsConfig(count=4, token_dropout=1.0), "token_dropout=1.0: must be in"),
+        (lambda: MoeLosses(z_weight=-1.0), "z_weight=-1.0: must be positive, or 0 .* ST-MoE's is 0.001"),
+        (
+            lambda: MoeConfig(experts=ExpertsConfig(count=8), router=ExpertChoice(), capacity=Capacity(factor=0.0)),
+            "capacity.factor=0: .* the paper's is 2",
+        ),
     ],
 )
-def test_a_mixture_that_cannot_be_is_refused(fields, message):
+def test_a_mixture_that_cannot_be_is_refused(make, message):
     """One line names the field, its value and a valid one."""
     with pytest.raises(ValueError, match=message):
-        MoeConfig(**{"experts": 8} | fields)
+        make()
 
 
 TPU: Any = SimpleNamespace(devices=np.array([SimpleNamespace(platform="tpu")]))
@@ -476,14 +486,14 @@ def test_dropless_evaluation_on_tpus_has_no_empty_rows(cuts, mesh, dropless, tra
     """In evaluation buffers of as many slots as tokens give way to "ragged" rows where these have a kernel and can be exchanged;
     training is as configured."""
     scope = Component(Layout(name="cut", mesh=(("x", 2),), rules=cuts), mesh=mesh)
-    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=4), 8, 8, jax.random.key(0), scope))
+    layer = jax.eval_shape(lambda: Moe(MoeConfig(experts=ExpertsConfig(count=4)), block(8, 8), jax.random.key(0), scope))
     assert layer._dispatch(dropless, training) == expected
 
 
 def test_the_decoder_keeps_a_causal_gating():
     """With expert choice in the encoder the decoder's tokens choose, as otherwise later tokens would tell on themselves; its
     capacity is the model's, in evaluation too."""
-    c = MoeConfig(experts=8, gating="expert_choice", capacity_factor=2.0, eval_capacity_factor=8.0)
-    assert c.decoder_gating == "top2"
-    assert c.factor("expert_choice", training=False) == 2 and c.factor("top2", training=False) == 8
-    assert dataclasses.replace(c, gating="top1").decoder_gating == "top1"
+    c = MoeConfig(experts=ExpertsConfig(count=8), router=ExpertChoice(), capacity=Capacity(factor=2.0, eval_factor=8.0))
+    assert c.decoder_router == Top2()
+    assert c.capacity.factor_of(c.router, training=False) == 2 and c.capacity.factor_of(Top2(), training=False) == 8
+    assert dataclasses.replace(c, router=Top1()).decoder_router == Top1()

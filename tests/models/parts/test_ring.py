@@ -13,10 +13,12 @@ from jax.test_util import check_grads
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.parts.attention import ring
+from models.parts.attention.config import GroupedQuery, QkNorm, RelativeBuckets, Rotary
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask, arrange, zigzag
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import rotation
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
 from models.sharding.layouts import LAYOUTS, context_ring, context_ring_balanced
@@ -25,18 +27,21 @@ from tests.helpers.models import batch_of, compiled, model_of
 B, L, M, PIECES = 4, 16, 8, 4
 # Of packed rows, the last with padding: pieces begin and end inside examples.
 SEGMENTS = np.array([[1] * 16, [1] * 5 + [2] * 11, [1] * 7 + [2] * 2 + [3] * 7, [1] * 13 + [0] * 3], np.int32)
+BUCKETS = RelativeBuckets(buckets=8, max_distance=16)
 VARIANTS = {
-    "grouped": dict(kv_heads=2, bias=True, per_dim_scale=True, cap=2.0, causal=True, rotary=True),
-    "relative": dict(kv_heads=1, buckets=8, max_distance=16, causal=True),
-    "bidirectional": dict(buckets=8, max_distance=16, cap=3.0),
-    "windowed": dict(kv_heads=2, sinks=True, qk_norm="rms", causal=True, rotary=True, window=5),
-    "windowed_bidirectional": dict(sinks=True, qk_norm="rms_plus_one", qk_norm_over="all", window=3),
+    "grouped": dict(kv_heads=2, biases="qkvo", per_dim_scale=True, logit_cap=2.0, causal=True, rotary=True),
+    "relative": dict(kv_heads=1, buckets=BUCKETS, causal=True),
+    "bidirectional": dict(buckets=BUCKETS, logit_cap=3.0),
+    "windowed": dict(kv_heads=2, sinks=True, qk_norm=QkNorm(kind="rms"), causal=True, rotary=True, window=5),
+    "windowed_bidirectional": dict(sinks=True, qk_norm=QkNorm(kind="rms_plus_one", over="all"), window=3),
 }
 
 
-def attention(scope: Component, **fields) -> Attention:
+def attention(scope: Component, buckets: RelativeBuckets | None = None, **fields) -> Attention:
     """Attention in double precision, every bias and scale made to matter."""
-    made = Attention(M, 4, 4, jax.random.key(0), scope, **fields)
+    heads, dense = GroupedQuery(heads=4, head_dim=4, **fields), Dense(hidden_dim=1)
+    c = BlockConfig(model_dim=M, attention=heads, positions=buckets, feed_forward=dense)
+    made = Attention(c, jax.random.key(0), scope, buckets=buckets)
     leaves, tree = jax.tree.flatten(made)
     keys = jax.random.split(jax.random.key(1), len(leaves))
     return jax.tree.unflatten(tree, [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)])
@@ -51,7 +56,7 @@ def gradients(made: Attention, inputs, causal: bool, rotary: bool, window: int =
     mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).in_zigzag(made.scope).within(window)
 
     def total(made, x_BLM):
-        turned = rotation(places_BL, 4, 100.0) if rotary else None
+        turned = rotation(places_BL, 4, Rotary(base=100.0)) if rotary else None
         y_BLM = made(x_BLM, made.keys_values(x_BLM, turned), mask, rotation=turned)
         return jnp.sum(jnp.where(segments_BL[..., None] > 0, y_BLM * weight_BLM, 0)), y_BLM
 

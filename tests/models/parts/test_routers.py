@@ -1,41 +1,46 @@
 """Routers of released decoders, against what their papers write, a token at a time in NumPy; and shared experts."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
+from models.parts.attention.config import GroupedQuery
 from models.parts.losses import Ratio
 from models.parts.moe import routing as moe
-from models.parts.moe.config import MoeConfig
+from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 from models.parts.moe.layer import Moe, clipped_swiglu, routing_loss
+from models.parts.nested import changed
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 
 HERE = Component(Layout(name="one", mesh=()))
 SIZE, HIDDEN = 6, 10
 DEEPSEEK = MoeConfig(
-    experts=8,
-    gating="top_k",
-    choices=3,
-    norm_topk=True,
-    score="sigmoid",
-    correction_bias=True,
-    expert_groups=4,
-    chosen_groups=2,
-    gate_scale=2.5,
+    experts=ExpertsConfig(count=8, shared=SharedExpert(hidden_dim=4)),
+    router=TopK(
+        choices=3,
+        normalized=True,
+        score="sigmoid",
+        groups=ExpertGroups(count=4, chosen=2),
+        scale=2.5,
+        correction=Correction(rate=0.001),
+    ),
     group_size=12,
-    capacity_factor=0.0,
-    shared_dim=4,
+    capacity=Capacity(factor=0.0),
 )
 
 
-def layer_of(c: MoeConfig, **fields):
+def layer_of(c: MoeConfig):
     """A mixture of this kind with every bias made to matter, and its inputs."""
-    layer = Moe(c, SIZE, HIDDEN, jax.random.key(0), HERE, activation="silu", gated=True, **fields)
+    block = BlockConfig(
+        model_dim=SIZE,
+        attention=GroupedQuery(heads=1, head_dim=2),
+        feed_forward=Dense(hidden_dim=HIDDEN, activation="silu", gated=True),
+    )
+    layer = Moe(c, block, jax.random.key(0), HERE)
     rng = np.random.default_rng(0)
     layer = jax.tree.map(lambda w: jnp.asarray(w + 0.5 * rng.normal(size=w.shape)), layer)
     return layer, jnp.asarray(rng.normal(size=(2, 12, SIZE))), jnp.ones((2, 12), bool)
@@ -53,15 +58,16 @@ def expert(layer, e: int, x):
 def test_gates_may_be_divided_by_their_sum_and_scaled():
     """Probabilities .5 and .3 become .625 and .375, times 2 1.25 and .75: softmax over the two best logits."""
     probs, mask = jnp.array([[[0.5, 0.3, 0.2]]]), jnp.ones((1, 1), bool)
-    assert_allclose(moe.top_k_gating(probs, mask, 2, norm=True).gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
-    assert_allclose(moe.top_k_gating(probs, mask, 2, norm=True, scale=2.0).gate_GSK[0, 0], [1.25, 0.75], rtol=1e-6)
+    normalized, scaled = TopK(choices=2, normalized=True), TopK(choices=2, normalized=True, scale=2.0)
+    assert_allclose(moe.top_k_gating(normalized, probs, mask).gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
+    assert_allclose(moe.top_k_gating(scaled, probs, mask).gate_GSK[0, 0], [1.25, 0.75], rtol=1e-6)
     assert_allclose(jax.nn.softmax(jnp.log(probs[0, 0, :2])), [0.625, 0.375], rtol=1e-6)
 
 
 def test_a_bias_changes_who_is_chosen_and_no_gate():
     """The third of three experts is chosen for its bias, and its gate is its score."""
     scores, mask = jnp.array([[[0.9, 0.5, 0.2]]]), jnp.ones((1, 1), bool)
-    choice = moe.top_k_gating(scores, mask, 2, bias_E=jnp.array([0.0, 0.0, 0.4]))
+    choice = moe.top_k_gating(TopK(choices=2), scores, mask, jnp.array([0.0, 0.0, 0.4]))
     assert_array_equal(choice.expert_GSK[0, 0], [0, 2])
     assert_allclose(choice.gate_GSK[0, 0], [0.9, 0.2], rtol=1e-6)
 
@@ -70,7 +76,8 @@ def test_experts_are_of_the_groups_with_the_best_two():
     """Of groups (.9 .1), (.6 .6), (.8 .0) the second and the first have the best sums of two: the .8 is out of reach."""
     scores = jnp.array([[[0.9, 0.1, 0.6, 0.6, 0.8, 0.0]]])
     assert_array_equal(moe.best_groups(scores, 3, 2)[0, 0], [True] * 4 + [False] * 2)
-    choice = moe.top_k_gating(scores, jnp.ones((1, 1), bool), 3, groups=(3, 2))
+    router = TopK(choices=3, groups=ExpertGroups(count=3, chosen=2))
+    choice = moe.top_k_gating(router, scores, jnp.ones((1, 1), bool))
     assert_array_equal(np.sort(choice.expert_GSK[0, 0]), [0, 2, 3])
 
 
@@ -126,8 +133,7 @@ def test_the_bias_of_the_choice_balances_the_load():
     @jax.jit
     def excess(bias):
         def pull(bias):
-            gating = lambda p, m: moe.top_k_gating(p, m, 2, bias_E=bias)  # noqa: E731
-            return moe.correction(bias, moe.route("top_k", scores, mask, 512, top_k=gating))
+            return moe.correction(bias, moe.route(TopK(choices=2), scores, mask, 512, correction_E=bias))
 
         return jax.grad(pull)(bias)
 
@@ -143,12 +149,10 @@ def test_the_bias_of_the_choice_balances_the_load():
 
 def test_a_gated_shared_expert_is_weighted_by_a_sigmoid(float64):
     """Qwen2-MoE: of two layers with the same weights the second's shared expert has a gate."""
-    c = dataclasses.replace(DEEPSEEK, shared_gate=True)
-    layer, x, mask = layer_of(c)
-    ungated = dataclasses.replace(c, shared_gate=False)
+    layer, x, mask = layer_of(changed(DEEPSEEK, {"experts.shared.gated": True}))
     weight = np.asarray(layer.shared_gate[...])[:, 0]
     whole = layer(x, mask, None)[0]
-    shared, layer.shared_gate, layer.c = layer.shared, None, ungated
+    shared, layer.shared_gate, layer.c = layer.shared, None, DEEPSEEK
     plain = layer(x, mask, None)[0]
     gate = 1 / (1 + np.exp(-np.asarray(x) @ weight))
     assert_allclose(whole - plain, (gate - 1)[..., None] * np.asarray(shared(x)), rtol=1e-9, atol=1e-12)
@@ -169,11 +173,11 @@ def test_a_pooled_balance_loss_is_of_all_layers_together():
     def statistics(*layers):
         made = []
         for p in layers:
-            routing = moe.route("top_k", p, mask, 4, top_k=lambda p, mask: moe.top_k_gating(p, mask, 1))
+            routing = moe.route(TopK(choices=1), p, mask, 4)
             made.append(moe.pooled_load(p, routing, mask) | {"load": Ratio(jnp.ones(2), jnp.ones(()))})
         return jax.tree.map(lambda *x: jnp.stack(x), *made)
 
-    c = MoeConfig(experts=2, gating="top_k", choices=1, balance="pooled", balance_weight=1.0)
+    c = MoeConfig(experts=ExpertsConfig(count=2), router=TopK(choices=1), losses=MoeLosses(balance="pooled", balance_weight=1.0))
     assert_allclose(routing_loss(c, statistics(*probs), jnp.array(4), "decoder").value, 1.0, rtol=1e-6)
     assert_allclose(routing_loss(c, statistics(probs[0], probs[0]), jnp.array(4), "decoder").value, 2.0, rtol=1e-6)
 
@@ -181,13 +185,21 @@ def test_a_pooled_balance_loss_is_of_all_layers_together():
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        (dict(gating="top2", norm_topk=True), "norm_topk=True: only gating='top_k' has it, not 'top2'"),
-        (dict(gating="top_k", choices=1, expert_groups=3), "expert_groups=3: must divide experts=8; nearest is 2"),
-        (dict(gating="top_k", choices=3, expert_groups=4, chosen_groups=1), "chosen_groups=1: must be from 1 to"),
-        (dict(shared_gate=True), "shared_gate=True: there is no shared expert"),
-        (dict(score="sigmoids"), "score='sigmoids': no such score"),
+        (
+            dict(choices=1, groups=ExpertGroups(count=3, chosen=1)),
+            "router.groups.count=3: must divide experts.count=8; nearest is 2",
+        ),
+        (dict(choices=3, groups=ExpertGroups(count=4, chosen=1)), "chosen=1: .* at least choices=3"),
+        (dict(choices=1, score="sigmoids"), "score='sigmoids': no such score"),
     ],
 )
 def test_routers_that_there_are_not_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
-        MoeConfig(experts=8, **fields)
+        MoeConfig(experts=ExpertsConfig(count=8), router=TopK(**fields))
+
+
+def test_parts_of_a_mixture_that_there_are_not_are_refused():
+    with pytest.raises(ValueError, match="chosen=5: must be from 1 to count=4"):
+        ExpertGroups(count=4, chosen=5)
+    with pytest.raises(ValueError, match=r"hidden_dim=0: must be 1 or more; .* shared=None"):
+        SharedExpert(hidden_dim=0, gated=True)

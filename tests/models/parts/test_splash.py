@@ -12,10 +12,12 @@ import pytest
 from numpy.testing import assert_allclose
 
 from models.parts.attention import splash
+from models.parts.attention.config import GroupedQuery
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.plain import attention
+from models.parts.transformer_config import BlockConfig, Dense
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, rules
 from models.sharding.layouts import LAYOUTS, fully_sharded, tensor_parallel
@@ -202,7 +204,9 @@ def test_all_else_takes_plain_code(but):
 def test_attention_asks():
     """Long rows on a CPU take plain code; where the kernel pays the same module gives the same through it."""
     scope = component(tensor_parallel(2, 2))
-    made = Attention(32, 4, 8, jax.random.key(0), scope, kv_heads=2)
+    heads, dense = GroupedQuery(heads=4, head_dim=8, kv_heads=2), Dense(hidden_dim=1)
+    c = BlockConfig(model_dim=32, attention=heads, positions=None, feed_forward=dense)
+    made = Attention(c, jax.random.key(0), scope)
     x_BLM = jax.random.normal(jax.random.key(1), (B, L, 32))
     mask = AttentionMask.for_rows(jnp.asarray(SEGMENTS), jnp.asarray(SEGMENTS), causal=True)
 

@@ -1,6 +1,5 @@
 """Properties of encoders and decoders of every variant: what a token may see, and that packing, padding and caching are free."""
 
-import dataclasses
 import re
 from collections import Counter
 
@@ -12,7 +11,9 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from models.execution import Execution
+from models.parts import nested
 from models.parts.activations import DENSE
+from models.parts.attention.config import Learned, Rotary
 from models.parts.attention.logits import relative_buckets
 from models.parts.attention.rotary import rotate, rotation
 from tests.helpers.contexts import EVALUATION
@@ -165,7 +166,7 @@ def test_rotary_products_depend_on_distance_alone(float64):
     q, k = (jnp.asarray(rng.normal(size=(1, 1, 1, 8))) for _ in range(2))
 
     def product(i: int, j: int) -> float:
-        turned = [rotate(x, rotation(jnp.array([[at]]), 8, 100.0), ALONE) for x, at in ((q, i), (k, j))]
+        turned = [rotate(x, rotation(jnp.array([[at]]), 8, Rotary(base=100.0)), ALONE) for x, at in ((q, i), (k, j))]
         return float(jnp.sum(turned[0] * turned[1]))
 
     assert product(3, 1) == pytest.approx(product(9, 7), rel=1e-5)
@@ -194,6 +195,6 @@ def test_bad_sizes_are_refused_by_name():
     """A number of key/value heads that does not divide, and positions without a table, name the field and what would fit."""
     c = registry.load("gpt.quickstart").model
     with pytest.raises(ValueError, match=r"kv_heads=3: must divide heads=4; nearest is [24]"):
-        dataclasses.replace(c, kv_heads=3)
-    with pytest.raises(ValueError, match=r"max_positions=0: positions='learned' need at least the longest row"):
-        dataclasses.replace(c, positions="learned")
+        nested.changed(c, {"attention.kv_heads": 3})
+    with pytest.raises(ValueError, match=r"rows=0: must be at least the longest row"):
+        nested.changed(c, {"positions": Learned(rows=0)})

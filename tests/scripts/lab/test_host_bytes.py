@@ -4,7 +4,7 @@ import pytest
 
 from configs import registry
 from scripts.lab.host_bytes import pod
-from trainers.chips import parse_slice
+from trainers.runtime.chips import parse_slice
 
 
 @pytest.mark.parametrize(

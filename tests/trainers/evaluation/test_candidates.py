@@ -14,8 +14,9 @@ from data.lamda.config import RateAndRank
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
 from tests.helpers.runs import run, with_train
-from trainers import metrics, trainer
+from trainers import trainer
 from trainers.evaluation.candidates import CandidatesEvaluator
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 
 pytestmark = pytest.mark.integration

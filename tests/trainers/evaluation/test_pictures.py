@@ -17,7 +17,7 @@ from scripts import classify, release
 from tests import toy
 from tests.helpers.pictures import encoded, smooth
 from tests.helpers.runs import run
-from trainers import metrics
+from trainers.monitoring import metrics
 
 pytestmark = pytest.mark.integration
 

@@ -21,13 +21,15 @@ from data.task import DataError
 from data.text_to_text import texts
 from data.vocabularies import tokenizers
 from models.errors import UserError
+from models.parts.nested import changed
 from models.protocol import Context
 from models.sharding.params import with_params
 from scripts import classify as classify_script
 from scripts import evaluate as evaluate_script
 from tests.helpers.runs import run, with_train
-from trainers import metrics, trainer
+from trainers import trainer
 from trainers.checkpoints import checkpoint
+from trainers.monitoring import metrics
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.release import ReleaseError
@@ -75,7 +77,9 @@ def data(tmp_path_factory) -> Path:
 def e(data, monkeypatch) -> Experiment:
     monkeypatch.setenv("SHARDZOO_DATA", str(data))
     e = registry.tiny(registry.load("t5.debian_sections_5k"))
-    model = dataclasses.replace(e.model, vocab=300, layers=4, dropout=0.0, hidden_dropout=0.0, output_dropout=0.0)
+    model = changed(
+        e.model, {"vocab": 300, "layers": 4, "dropout": 0.0, "feed_forward.dropout": 0.0, "decoder.source_dropout": 0.0}
+    )
     return with_train(
         dataclasses.replace(
             e,

@@ -47,8 +47,8 @@ def experiment(m4, toy, monkeypatch):
 def test_training_evaluates_and_releases(experiment, tmp_path, monkeypatch, capsys):
     """A run on packed rows ends with scores per bucket in its metrics; its release translates alike."""
     from tests.trainers.test_trainer import run
-    from trainers import metrics
     from trainers.checkpoints import checkpoint
+    from trainers.monitoring import metrics
 
     assert run(experiment, tmp_path / "run") == 0
     lines = metrics.read(tmp_path / "run")

@@ -14,6 +14,8 @@ from data.lamda.prompt_format import prompt
 from data.task import DataError
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
 from models.sharding.params import with_params
 from tests.helpers.caches import write_text_cache
 from tests.helpers.conversations import write_dialog_cache
@@ -111,7 +113,9 @@ def test_a_model_of_few_positions_responds(tiny):
     """Of 24 positions, half are left for the candidate."""
     _, _, folder = tiny
     e = registry.tiny(registry.load("gpt.gpt2_124m"))
-    plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320, max_positions=24)), jax.devices()[:1])
+    plan = make_plan(
+        dataclasses.replace(e, model=changed(e.model, {"positions": Learned(rows=24), "vocab": 320})), jax.devices()[:1]
+    )
     responder = Responder(plan.model, Respond(candidates=2), folder)
     assert (responder.generator.config.tokens, responder.generator.config.length) == (12, 12)
     assert len(responder(fresh_state(plan).params, ["the old cat", "a"])) == 2

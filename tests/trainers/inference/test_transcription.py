@@ -13,7 +13,9 @@ from data.speech.sound import RATE, blocks
 from data.speech.sources import librivox
 from data.speech.vocabulary import RESOLUTION, VocabularyError, WhisperVocabulary, open_vocabulary
 from models.execution import Execution
+from models.parts.attention.config import Learned
 from models.parts.decoding import NEVER
+from models.parts.nested import changed
 from scripts.transcribe import clock, written
 from tests.helpers.archives import fetched, released_weights
 from tests.helpers.sounds import LANGUAGES, tone, wav, wav_header, write_whisper_vocabulary
@@ -76,7 +78,6 @@ def tiny(tmp_path_factory) -> tuple:
     folder = write_whisper_vocabulary(tmp_path_factory.mktemp("vocabulary"))
     vocabulary = open_vocabulary(folder)
     assert isinstance(vocabulary, WhisperVocabulary)
-    import dataclasses
 
     import jax
 
@@ -85,13 +86,15 @@ def tiny(tmp_path_factory) -> tuple:
     from tests.parity.ours import WHERE
     from trainers.weights.source import Arrays
 
-    c = dataclasses.replace(
+    c = changed(
         registry.load("whisper.tiny").model.tiny(),
-        vocab=vocabulary.size,
-        start_id=vocabulary.start,
-        source_positions=100,
-        max_positions=24,
-        dropout=0.0,
+        {
+            "positions": Learned(rows=24),
+            "vocab": vocabulary.size,
+            "decoder.start_id": vocabulary.start,
+            "source_positions": 100,
+            "dropout": 0.0,
+        },
     )
     params = to_params(family_of(c).model(c, jax.random.key(1), WHERE))
     served = load(Arrays(c, params), Execution())

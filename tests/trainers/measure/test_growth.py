@@ -13,7 +13,7 @@ from trainers.plan import make_plan
 FIELDS = {
     "batch": {"data.batch_size"},
     "length": {"data.batch_size", "data.length"},
-    "experts": {"model.moe.experts"},
+    "experts": {"model.moe.experts.count"},
     "layers": {"model.layers"},
     "devices": {"layout.mesh.data"},
 }

@@ -21,6 +21,8 @@ from data.text.config import TextData
 from data.translation.config import Translate, TranslationData
 from data.vocabularies import tokenizers
 from data.vocabularies.sentencepiece import Vocabulary
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
 from scripts import mlperf_report
 from tests.helpers.caches import write_text_cache, write_translation_cache
 from tests.helpers.runs import fill_disk_of, run, with_train
@@ -77,7 +79,17 @@ def gpt3(init_from: str = "") -> Experiment:
     return with_train(
         dataclasses.replace(
             e,
-            model=dataclasses.replace(e.model, vocab=320, layers=1, model_dim=8, hidden_dim=8, heads=1, max_positions=2048),
+            model=changed(
+                e.model,
+                {
+                    "positions": Learned(rows=2048),
+                    "vocab": 320,
+                    "layers": 1,
+                    "model_dim": 8,
+                    "feed_forward.hidden_dim": 8,
+                    "attention.heads": 1,
+                },
+            ),
             data=dataclasses.replace(whole.data, cache="long", batch_size=1, length=2048),
             eval=HeldOut(split="test", limit=2, batch_size=1),
         ),

@@ -17,16 +17,16 @@ from models.gpt.model import Gpt
 from tests.helpers.models import varied
 from tests.helpers.programs import program
 from trainers import step
+from trainers.hlo import parsing
+from trainers.hlo.model_flops import model_flops, program_flops
+from trainers.hlo.parsing import HloError
+from trainers.hlo.products import total
 from trainers.measure import peaks, profile, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.mlperf_log import Request
 from trainers.measure.mlperf_rules import complaints, read
 from trainers.measure.throughput import Subject
 from trainers.plan import make_plan
-from trainers.programs import hlo
-from trainers.programs.hlo import HloError
-from trainers.programs.model_flops import model_flops, program_flops
-from trainers.programs.products import total
 
 KEYS = {
     "experiment",
@@ -71,9 +71,9 @@ def test_a_program_s_products_are_counted_in_loops():
     as many as the traced gradient has."""
     plain, again = (tiny("gpt.quickstart", layers=4, remat=remat) for remat in ("none", "full"))
     done = compiled(plain)
-    assert total(hlo.parse(done.as_text() or "")) == model_flops(plain)
+    assert total(parsing.parse(done.as_text() or "")) == model_flops(plain)
     assert (done.cost_analysis() or {})["flops"] < model_flops(plain)
-    more = total(hlo.parse(compiled(again).as_text() or ""))
+    more = total(parsing.parse(compiled(again).as_text() or ""))
     assert more == program_flops(again) > 1.2 * model_flops(again)
     assert model_flops(again) == model_flops(plain)
 
@@ -301,7 +301,7 @@ def test_a_profile_names_the_modules_of_any_model():
     def outside(x):
         return jnp.sort(Tower()(x))
 
-    compiled = hlo.parse(jax.jit(outside).lower(jnp.ones(64)).compile().as_text() or "")
+    compiled = parsing.parse(jax.jit(outside).lower(jnp.ones(64)).compile().as_text() or "")
     modules = {type(module).__qualname__ for _, module in nnx.iter_modules(Tower())}
     instructions = [i for c in compiled.computations.values() for i in c.instructions]
 

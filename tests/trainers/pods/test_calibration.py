@@ -8,9 +8,9 @@ import pytest
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from scripts import plan
-from trainers.chips import PodError, parse_slice
 from trainers.pods import calibration
 from trainers.pods.points import POINTS
+from trainers.runtime.chips import PodError, parse_slice
 
 
 def rows(*points: tuple[str, str, float]) -> list[calibration.Row]:

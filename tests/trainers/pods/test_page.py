@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from trainers.hlo.formatting import NBSP, seconds, short, size
 from trainers.pods.drawings import parts_of
 from trainers.pods.page import page, ticks, timeline
 from trainers.pods.report import as_text
 from trainers.pods.report import table as markdown
 from trainers.pods.schedule import Loop, Row, Run, Simulation, Start, Wait, Work
 from trainers.pods.trace import LANES, trace, tracks
-from trainers.programs.units import NBSP, seconds, short, size
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
 

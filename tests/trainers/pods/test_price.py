@@ -3,9 +3,9 @@
 import pytest
 
 from tests.helpers.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
+from trainers.hlo.parsing import phase
 from trainers.pods import schedule
 from trainers.pods.price import Price
-from trainers.programs.hlo import phase
 
 
 def us(seconds: float) -> float:

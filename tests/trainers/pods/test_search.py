@@ -12,14 +12,14 @@ from configs.optimizers import Constant, Sgd
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
-from trainers.chips import GIB, PodError, Slice, parse_slice
+from trainers.hlo.activations import activations, program_flops
+from trainers.hlo.model_flops import model_flops
 from trainers.plan import make_plan
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, bound
 from trainers.pods.layout_candidates import Candidate, candidates, describe, distance
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
-from trainers.programs.activations import activations, program_flops
-from trainers.programs.model_flops import model_flops
+from trainers.runtime.chips import GIB, PodError, Slice, parse_slice
 
 POD, FOUR = parse_slice("v4:8x16x16"), parse_slice("v4:2x2x1")
 

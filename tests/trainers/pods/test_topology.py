@@ -14,8 +14,8 @@ from models.sharding import torus
 from models.sharding.layout import LayoutError
 from scripts import plan as scripts_plan
 from tests.helpers.libtpu import NEEDED
-from trainers.chips import CHIPS, PodError, parse_slice, usual_slice
 from trainers.pods import libtpu, report, topology
+from trainers.runtime.chips import CHIPS, PodError, parse_slice, usual_slice
 
 MESH = (("data", 256), ("model", 8))
 
@@ -134,7 +134,7 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys):
 )
 def test_a_tiny_plan(slice, layout, tmp_path):
     """A tiny decoder compiled for TPUs: it fits, its parts add up to the step, collectives have axes, a page is written."""
-    sizes = ["--data.batch_size=64", "--eval.batch_size=64", "--model.model_dim=256", "--model.hidden_dim=1024"]
+    sizes = ["--data.batch_size=64", "--eval.batch_size=64", "--model.model_dim=256", "--model.feed_forward.hidden_dim=1024"]
     page = tmp_path / "plan.html"
     done = plan(
         "gpt.gspmd_64b",

@@ -18,6 +18,9 @@ from data.vocabularies.chat_templates import ChatTemplate
 from data.vocabularies.tokenizers import Tokenizer, write_bpe
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError
+from models.parts.attention.config import GroupedQuery, Rotary
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, NormConfig
 from scripts.lab.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
@@ -28,15 +31,10 @@ CONFIG = GptConfig(
     vocab=96,
     layers=2,
     model_dim=32,
-    hidden_dim=64,
-    heads=4,
-    head_dim=8,
-    kv_heads=2,
-    positions="rotary",
-    rotary_base=500.0,
-    norm_eps=1e-5,
-    activation="silu",
-    gated=True,
+    attention=GroupedQuery(heads=4, head_dim=8, kv_heads=2),
+    positions=Rotary(base=500.0),
+    feed_forward=Dense(hidden_dim=64, activation="silu", gated=True),
+    norm=NormConfig(eps=1e-5),
     dialect="llama",
 )
 
@@ -61,22 +59,22 @@ def write(
     tensors = {}
     tensors["token_embd.weight"] = params["embedding.table"]
     tensors["output_norm.weight"] = params["final_norm.scale"]
-    if not c.tied:
+    if not c.output.tied:
         tensors["output.weight"] = params["softmax.weight"].T
     for i in range(c.layers):
         layer = {k.removeprefix("decoder."): v[i] for k, v in params.items() if k.startswith("decoder.")}
         m = c.model_dim
         tensors[f"blk.{i}.attn_norm.weight"] = layer["attention_norm.scale"]
-        tensors[f"blk.{i}.attn_q.weight"] = permuted(layer["attention.q"].reshape(m, -1).T, c.heads)
-        tensors[f"blk.{i}.attn_k.weight"] = permuted(layer["attention.k"].reshape(m, -1).T, c.groups)
+        tensors[f"blk.{i}.attn_q.weight"] = permuted(layer["attention.q"].reshape(m, -1).T, c.attention.heads)
+        tensors[f"blk.{i}.attn_k.weight"] = permuted(layer["attention.k"].reshape(m, -1).T, c.attention.groups)
         tensors[f"blk.{i}.attn_v.weight"] = layer["attention.v"].reshape(m, -1).T
         tensors[f"blk.{i}.attn_output.weight"] = layer["attention.o"].reshape(-1, m).T
         tensors[f"blk.{i}.ffn_norm.weight"] = layer["ffn_norm.scale"]
         for theirs, mine in {"gate": "wg", "up": "wi", "down": "wo"}.items():
             tensors[f"blk.{i}.ffn_{theirs}.weight"] = layer[f"ffn.{mine}"].T
-        if c.attention_bias:
-            tensors[f"blk.{i}.attn_q.bias"] = permuted(layer["attention.q_bias"].reshape(-1), c.heads)
-            tensors[f"blk.{i}.attn_k.bias"] = permuted(layer["attention.k_bias"].reshape(-1), c.groups)
+        if c.attention.biases:
+            tensors[f"blk.{i}.attn_q.bias"] = permuted(layer["attention.q_bias"].reshape(-1), c.attention.heads)
+            tensors[f"blk.{i}.attn_k.bias"] = permuted(layer["attention.k_bias"].reshape(-1), c.attention.groups)
             tensors[f"blk.{i}.attn_v.bias"] = layer["attention.v_bias"].reshape(-1)
             tensors[f"blk.{i}.attn_output.bias"] = layer["attention.o_bias"]
     arrays = {name: np.asarray(x, np.int8 if name == integers else np.float32) for name, x in tensors.items()}
@@ -84,10 +82,10 @@ def write(
     return writers.gguf(path, architecture, {"context_length": 2048} | writers.gguf_settings(c) | settings, arrays.items(), kind)
 
 
-@pytest.mark.parametrize("variant", [{}, {"tied": False, "kv_heads": 0}, {"attention_bias": True}], ids=str)
+@pytest.mark.parametrize("variant", [{}, {"output.tied": False, "attention.kv_heads": 0}, {"attention.biases": "qkvo"}], ids=str)
 def test_unquantized_files_hold_our_parameters(variant, tmp_path):
     """Config and every parameter come back bit for bit, rows of queries and keys in our order again; by the layer too."""
-    config = dataclasses.replace(CONFIG, **variant)
+    config = changed(CONFIG, variant)
     params = ours.fresh(config, 0)
     weights = Gguf(write(tmp_path / "m.gguf", config, params))
     assert weights.config == config

@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from models.gpt.gguf import INTERCHANGE as GGUF
 from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
 from models.interchange import InterchangeError, tensors
-from models.parts.attention.config import Rotary
+from models.parts.attention.config import Llama3, LongRope, Rotary, Scaling
 from scripts.lab.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
@@ -225,16 +225,25 @@ def test_windows_are_where_the_file_or_the_architecture_says(tmp_path):
     """Every second layer of Gemma 2 without a word about it, others by a list of layers; all five but the last of six of Gemma
     3, with a base of 10,000."""
     at = tmp_path / "m.gguf"
-    kinds = Gguf(of_case("gemma2", at, "gemma2", **SLIDES, attention__sliding_window_pattern=[False, True, True])).config.kinds
+    kinds = Gguf(
+        of_case("gemma2", at, "gemma2", **SLIDES, attention__sliding_window_pattern=[False, True, True])
+    ).config.attention.pattern
     assert [kind.window for kind in kinds] == [0, 5, 5]
-    kinds = Gguf(of_case("gemma3", at, "gemma3", attention__sliding_window=4)).config.kinds
+    kinds = Gguf(of_case("gemma3", at, "gemma3", attention__sliding_window=4)).config.attention.pattern
     assert [(kind.window, kind.base) for kind in kinds] == [(4, 1e4)]
     theirs, tensors = folder("gemma3")
     tensors |= {name.replace("layers.0", "layers.5"): x for name, x in tensors.items() if ".layers.0." in name}
     theirs = theirs | dict(num_hidden_layers=6)
     made = converted("gemma3", theirs, tensors)
-    kinds = Gguf(write(at, "gemma3", theirs, made, attention__sliding_window=4)).config.kinds
+    kinds = Gguf(write(at, "gemma3", theirs, made, attention__sliding_window=4)).config.attention.pattern
     assert [kind.window for kind in kinds] == [4, 4, 4, 4, 4, 0]
+
+
+PLAIN = Rotary(base=500_000.0)
+
+
+def stretched(scaling: Scaling | None) -> Rotary:
+    return dataclasses.replace(PLAIN, scaling=scaling)
 
 
 @pytest.mark.parametrize("factor", [8.0, 32.0])
@@ -243,20 +252,22 @@ def test_the_factors_of_llama_3_are_known(factor, tmp_path):
     theirs, tensors = folder("llama_llama3")
     made = converted("llama", theirs, tensors)
 
-    def read(rotary: Rotary) -> Rotary | None:
-        rates = zip(Rotary().rates(10, 500_000.0), rotary.rates(10, 500_000.0), strict=True)
+    def read(scaling: Scaling | None) -> Any:
+        rates = zip(PLAIN.rates(10), stretched(scaling).rates(10), strict=True)
         factors = {"rope_freqs.weight": np.array([plain / slow for plain, slow in rates])}
-        return Gguf(write(tmp_path / "m.gguf", "llama", theirs, made | factors, rope__freq_base=500_000.0)).config.rotary
+        return Gguf(
+            write(tmp_path / "m.gguf", "llama", theirs, made | factors, rope__freq_base=500_000.0)
+        ).config.positions.scaling
 
-    llama3 = Rotary(scaling="llama3", factor=factor, original=8192)
+    llama3 = Llama3(factor=factor, original=8192)
     assert read(llama3) == llama3
-    assert read(Rotary()) is None
+    assert read(None) is None
     for changed in (dict(original=100), dict(factor=1.05 * factor)):
         other = dataclasses.replace(llama3, **changed)
-        rotary = read(other)
-        assert rotary and rotary.scaling == "longrope" and rotary.amplitude == 1
+        scaling = read(other)
+        assert isinstance(scaling, LongRope) and scaling.amplitude == 1
         for long in (False, True):
-            assert_allclose(rotary.rates(10, 500_000.0, long=long), other.rates(10, 500_000.0), rtol=1e-6)
+            assert_allclose(stretched(scaling).rates(10, long=long), stretched(other).rates(10), rtol=1e-6)
 
 
 @pytest.mark.parametrize(("layers", "width", "scalar"), [(46, 4608, 144.0), (42, 3584, 256.0)])
@@ -272,14 +283,15 @@ def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
         "attention.layer_norm_rms_epsilon": 1e-6,
     }
     c = GGUF.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
-    assert (c.attention_scalar, c.logit_cap, c.softmax_cap, c.kinds[0].window) == (scalar, 50, 30, 4096)
+    heads = c.attention
+    assert (heads.scale_dim, heads.logit_cap, c.output.cap, heads.pattern[0].window) == (scalar, 50, 30, 4096)
 
 
 def test_a_file_may_say_how_experts_are_weighed(tmp_path):
     """Over the sum of the chosen in Qwen3, not in OLMoE, where the file doesn't say."""
     for keys, wanted in (({}, False), (dict(expert_weights_norm=True), True)):
         moe = Gguf(of_case("olmoe", tmp_path / "m.gguf", "olmoe", **MOE, **keys)).config.moe
-        assert moe and moe.norm_topk == wanted
+        assert moe and moe.router.normalized == wanted
 
 
 def test_old_files_have_a_tensor_for_each_expert(tmp_path):

@@ -19,7 +19,10 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.families import family_of
 from models.gpt.config import GptConfig
 from models.interchange import InterchangeError, tensors
+from models.parts.attention.config import GroupedQuery, Rotary
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.nested import changed
+from models.parts.transformer_config import Dense, Output
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import LAYOUTS
 from models.sharding.params import ParamInfo, describe
@@ -173,7 +176,14 @@ def test_a_decoder_unlike_what_it_repeats_is_refused(copied, original, tied, tmp
 
 def test_copies_are_compared_without_being_held(tmp_path):
     """Opening a folder whose output matrix repeats the table of 8 MB takes less memory than that, though both are read."""
-    config = GptConfig(vocab=65536, layers=1, model_dim=32, hidden_dim=8, heads=2, head_dim=16, positions="rotary", gated=True)
+    config = GptConfig(
+        vocab=65536,
+        layers=1,
+        model_dim=32,
+        attention=GroupedQuery(heads=2, head_dim=16),
+        positions=Rotary(),
+        feed_forward=Dense(hidden_dim=8, gated=True),
+    )
     huggingface.write_folder(weights.Arrays(config, ours.fresh(config, 0)), tmp_path / "hf")
     tensors = load_file(tmp_path / "hf/model.safetensors")
     table = tensors["model.embed_tokens.weight"]
@@ -358,7 +368,13 @@ class Counted:
 def test_each_device_reads_its_own_piece(tmp_path):
     """Cut over eight devices, every number is read once, and every parameter is what it was."""
     config = GptConfig(
-        vocab=64, layers=2, model_dim=32, hidden_dim=48, heads=8, head_dim=6, positions="rotary", gated=True, tied=False
+        vocab=64,
+        layers=2,
+        model_dim=32,
+        attention=GroupedQuery(heads=8, head_dim=6),
+        positions=Rotary(),
+        feed_forward=Dense(hidden_dim=48, gated=True),
+        output=Output(tied=False),
     )
     params = ours.fresh(config, 0)
     huggingface.write_folder(weights.Arrays(config, params), tmp_path / "hf")
@@ -410,12 +426,12 @@ def test_a_head_is_taken_from_its_like(fixture, head, taken):
 def test_another_model_is_refused():
     """Other sizes by the names and shapes of parameters; the same sizes with another function by the setting."""
     source = HuggingFace(FIXTURES / "bert")
-    larger = dataclasses.replace(source.config, layers=3, types=3)
+    larger = changed(source.config, {"layers": 3, "embedding.types": 3})
     with pytest.raises(InterchangeError) as caught:
         weights.check(shapes_of(larger), source)
     assert "encoder.attention.k is [2, 27, 3, 9], expected [3, 27, 3, 9]" in str(caught.value)
     assert "and 9 more" in str(caught.value)
-    other = dataclasses.replace(source.config, activation="gelu_tanh")
+    other = changed(source.config, {"feed_forward.activation": "gelu_tanh"})
     weights.check(shapes_of(other), source)
     with pytest.raises(InterchangeError, match=r"'gelu', this one has 'gelu_tanh'; set --model\.activation gelu"):
         weights.fitting(other, shapes_of(other), source)

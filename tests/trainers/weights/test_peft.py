@@ -16,7 +16,7 @@ from configs.experiment import Lora
 from models.execution import Execution
 from models.interchange import InterchangeError
 from models.sharding.params import describe, with_params
-from trainers import adapt
+from trainers import lora
 from trainers.inference.load import load
 from trainers.plan import abstract_model
 from trainers.weights import peft
@@ -116,7 +116,7 @@ def test_pieces_are_those_of_the_whole():
 
 
 @pytest.mark.parametrize(
-    "base, lora",
+    "base, settings",
     [
         ("llama", Lora(rank=2, alpha=6.0, targets=("all-linear",))),
         ("gpt2", Lora(rank=2, alpha=6.0, targets=("c_attn", "wo"))),
@@ -124,16 +124,16 @@ def test_pieces_are_those_of_the_whole():
         ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
     ],
 )
-def test_what_is_written_is_read_as_it_was(tmp_path, base, lora):
+def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
     """Written and read, adapters of dense, fused and expert matrices give the same merged matrices; others are the base's."""
     weights = open_weights(FIXTURES / "parity" / base)
     e = foreign(weights.config)
     infos = {info.name: info for info in describe(abstract_model(e))}
     rng = np.random.default_rng(0)
-    made = {name: rng.normal(size=i.shape).astype(np.float32) for name, i in adapt.adapters(infos, lora, e.model).items()}
+    made = {name: rng.normal(size=i.shape).astype(np.float32) for name, i in lora.adapters(infos, settings, e.model).items()}
     whole = {name: np.asarray(weights.read(name, ())) for name in infos}
-    folder = peft.write(e.model, whole | made, lora, tmp_path / "adapter", str(FIXTURES / "parity" / base))
-    want = adapt.merged(whole | made, lora)
+    folder = peft.write(e.model, whole | made, settings, tmp_path / "adapter", str(FIXTURES / "parity" / base))
+    want = lora.merged(whole | made, settings)
     _, merged = open_model(folder)
     changed = 0
     for name, x in want.items():
@@ -148,7 +148,7 @@ def test_target_modules_as_people_write_them():
     def names(base: str, *targets: str) -> set[str]:
         e = foreign(open_weights(FIXTURES / "parity" / base).config)
         infos = {info.name: info for info in describe(abstract_model(e))}
-        return set(adapt.targeted(infos, Lora(rank=1, targets=targets), e.model))
+        return set(lora.targeted(infos, Lora(rank=1, targets=targets), e.model))
 
     every = {f"decoder.{m}" for m in ("attention.q", "attention.k", "attention.v", "attention.o", "ffn.wg", "ffn.wi", "ffn.wo")}
     assert names("llama", "all-linear") == every

@@ -5,9 +5,18 @@ import pytest
 from numpy.testing import assert_array_equal
 
 from models.gpt.config import GptConfig
+from models.parts.attention.config import GroupedQuery, Rotary
+from models.parts.transformer_config import Dense
 from trainers.weights.source import Arrays, pieces
 
-CONFIG = GptConfig(vocab=8, layers=2, model_dim=4, hidden_dim=8, heads=2, head_dim=2, positions="rotary")
+CONFIG = GptConfig(
+    vocab=8,
+    layers=2,
+    model_dim=4,
+    attention=GroupedQuery(heads=2, head_dim=2),
+    positions=Rotary(),
+    feed_forward=Dense(hidden_dim=8),
+)
 
 
 @pytest.mark.parametrize("shape", [(), (7,), (5, 6), (3, 4, 5, 6), (0, 4)])

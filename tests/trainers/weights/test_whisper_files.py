@@ -14,6 +14,8 @@ from configs import registry
 from models.families import family_of
 from models.interchange import InterchangeError
 from models.interchange.tensors import their_shapes, written
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
 from models.sharding.params import to_params
 from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
@@ -28,19 +30,21 @@ def small() -> Arrays:
     """A small random Whisper, with heads of 64 and fewer layers in the decoder."""
     c = registry.load("whisper.turbo").model
     assert isinstance(c, WhisperConfig)
-    c = dataclasses.replace(
+    c = changed(
         c,
-        vocab=70,
-        layers=3,
-        decoder_layers=1,
-        model_dim=128,
-        hidden_dim=96,
-        heads=2,
-        head_dim=64,
-        mels=10,
-        source_positions=12,
-        max_positions=9,
-        start_id=50_258,
+        {
+            "positions": Learned(rows=9),
+            "vocab": 70,
+            "layers": 3,
+            "decoder.layers": 1,
+            "decoder.start_id": 50_258,
+            "model_dim": 128,
+            "feed_forward.hidden_dim": 96,
+            "attention.heads": 2,
+            "attention.head_dim": 64,
+            "mels": 10,
+            "source_positions": 12,
+        },
     )
     params = to_params(family_of(c).model(c, jax.random.key(0), ALONE))
     rng = np.random.default_rng(0)

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.programs import program
-from trainers.programs.products import attention_flops, flops
+from trainers.hlo.products import attention_flops, flops
 
 
 @pytest.mark.parametrize(

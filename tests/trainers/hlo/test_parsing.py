@@ -8,9 +8,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
-from trainers.programs.collectives import Collective, collectives, groups, summary, table
-from trainers.programs.hlo import HloError, Instruction, Program, Shape, parse
-from trainers.programs.trip_counts import Loop, loops, walk
+from trainers.hlo.collectives import Collective, collectives, groups, summary, table
+from trainers.hlo.parsing import HloError, Instruction, Program, Shape, parse
+from trainers.hlo.trip_counts import Loop, loops, walk
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "hlo"
 MESH = {"data": 2, "model": 4}  # devices 0 1 2 3 / 4 5 6 7

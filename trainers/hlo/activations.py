@@ -25,8 +25,8 @@ from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import ParamInfo
 from models.sharding.remat import Axes
+from trainers.hlo import model_flops, variants
 from trainers.plan import make_plan
-from trainers.programs import execution, model_flops
 
 CARRY = "carry"  # what a scan over layers hands on
 RESIDUAL = "residual"  # what is kept by a family that names no activations
@@ -70,13 +70,13 @@ class Traced:
 def activations(e: Experiment) -> tuple[Traced, ...]:
     """Returns those of all stacks of layers; of a family that names none, all that its backward pass keeps."""
     if family_of(e.model).activations:
-        return _of_stacks(on_one_device(execution.with_remat(e, "none")))
+        return _of_stacks(on_one_device(variants.with_remat(e, "none")))
     return _residuals(on_one_device(e))
 
 
 def logits(e: Experiment) -> int:
     """Returns how many output logits a batch has; 0 for a model without a vocabulary."""
-    return _logits(on_one_device(execution.with_remat(e, "none")))
+    return _logits(on_one_device(variants.with_remat(e, "none")))
 
 
 def program_flops(e: Experiment) -> float:
@@ -86,7 +86,7 @@ def program_flops(e: Experiment) -> float:
 
 def on_one_device(e: Experiment) -> Experiment:
     """Returns the experiment without what does not matter here: a key."""
-    return dataclasses.replace(execution.unquantized(e), name="", layout=ONE_DEVICE)
+    return dataclasses.replace(variants.unquantized(e), name="", layout=ONE_DEVICE)
 
 
 def axis_sizes(infos: Iterable[ParamInfo]) -> dict[str, set[int]]:
@@ -173,7 +173,7 @@ def _as_inputs(shape: tuple[int, ...], data: DataConfig) -> Axes:
 @functools.lru_cache(maxsize=16)
 def _residuals(e: Experiment) -> tuple[Traced, ...]:
     """Returns what differentiation keeps beside the parameters."""
-    value, params, batch = model_flops.objective(execution.ordinary(e))
+    value, params, batch = model_flops.objective(variants.ordinary(e))
     kept = jax.tree.leaves(jax.eval_shape(lambda p, b: jax.vjp(lambda p: value(p, b), p)[1], params, batch))
     given = Counter((x.shape, x.dtype) for x in jax.tree.leaves((params, batch)))
     traced = []

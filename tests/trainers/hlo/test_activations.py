@@ -10,16 +10,17 @@ from configs import registry
 from models import families
 from models.errors import UserError
 from models.parts.activations import DENSE, HEADS, HIDDEN, IN_EXPERTS, SHARED_HEADS, WITH_EXPERTS
+from models.parts.nested import changed
+from trainers.hlo import variants
+from trainers.hlo.activations import activations, logits, program_flops
 from trainers.plan import abstract_model
 from trainers.pods.bound import Work
-from trainers.programs import execution
-from trainers.programs.activations import activations, logits, program_flops
 
 
 def test_a_name_has_the_form_whose_axes_are_as_long():
     """Of 4 heads, 2 of them for keys and values, "attention_in" is both, each with the axes of its own heads."""
     e = registry.tiny(registry.load("gpt.quickstart"))
-    e = dataclasses.replace(e, model=dataclasses.replace(e.model, heads=4, kv_heads=2))
+    e = dataclasses.replace(e, model=changed(e.model, {"attention.heads": 4, "attention.kv_heads": 2}))
     forms = {a.shape[2]: a.axes for a in activations(e) if a.name == "attention_in"}
     assert forms == {4: HEADS, 2: SHARED_HEADS}
 
@@ -45,10 +46,8 @@ def test_stacks_are_kept_as_their_own_policy_says():
     mixed = dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat_of=(("encoder", "full"),)))
     assert {a.component for a in activations(mixed)} == {"encoder", "decoder"}
     for a in activations(mixed):
-        assert a.kept(mixed.execution) == a.kept(
-            execution.with_remat(e, "full" if a.component == "encoder" else "none").execution
-        )
-    none, both = execution.with_remat(e, "none"), execution.with_remat(e, "full")
+        assert a.kept(mixed.execution) == a.kept(variants.with_remat(e, "full" if a.component == "encoder" else "none").execution)
+    none, both = variants.with_remat(e, "none"), variants.with_remat(e, "full")
     kept = [Work(x)._kept() for x in (both, mixed, none)]
     flops = [program_flops(x) for x in (none, mixed, both)]
     assert kept == sorted(set(kept)) and flops == sorted(set(flops))
@@ -63,7 +62,7 @@ def test_a_family_without_names_is_planned_by_what_its_backward_pass_keeps(monke
     """Its residuals are cut as the batch is: on two data shards half as much of each is kept, and positions have their name."""
     e = registry.tiny(registry.load("gpt.quickstart"))
     family = dataclasses.replace(families.family_of(e.model), activations={}, policies=())
-    monkeypatch.setattr("trainers.programs.activations.family_of", lambda config: family)
+    monkeypatch.setattr("trainers.hlo.activations.family_of", lambda config: family)
     traced = activations(e)
     assert {a.name for a in traced} == {"residual"}
     c: Any = e.model
@@ -80,4 +79,4 @@ def test_a_policy_may_name_only_what_the_family_has():
     e = registry.tiny(registry.load("bert.quickstart"))
     assert "dispatched" in WITH_EXPERTS and "dispatched" not in DENSE
     with pytest.raises(UserError, match="no activation 'dispatched'"):
-        abstract_model(execution.with_remat(e, "dispatched"))
+        abstract_model(variants.with_remat(e, "dispatched"))

@@ -20,7 +20,7 @@ from configs.experiment import Finetuning
 from models.sharding.params import ParamInfo, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
-from trainers import adafactor
+from trainers.optimizers import adafactor
 
 PyTree = Any
 

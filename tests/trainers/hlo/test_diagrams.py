@@ -8,7 +8,7 @@ from models.sharding.layout import Layout, rules
 from models.sharding.layouts import also
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.schedule import Schedule
-from trainers.programs.drawings import pictures, placement, roles, timeline
+from trainers.hlo.diagrams import pictures, placement, roles, timeline
 
 LAYOUT = Layout(
     name="drawn", mesh=(("data", 2), ("model", 4)), rules=rules(batch="data", embed="data", mlp="model", vocab=("model", "data"))

@@ -25,18 +25,18 @@ from data.reading.batches import batch_shapes
 from models.protocol import Context
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import with_params
+from trainers.hlo import variants
 from trainers.plan import make_plan
-from trainers.programs import execution
 
 
 def model_flops(e: Experiment) -> float:
     """Returns the FLOPs of one training step of the whole batch."""
-    return _step(execution.mathematical(e))
+    return _step(variants.mathematical(e))
 
 
 def slot_flops(e: Experiment) -> float:
     """Returns the same with all slots of experts' buffers, filled or empty: what any dispatch through buffers multiplies."""
-    return _step(execution.with_slots(e))
+    return _step(variants.with_slots(e))
 
 
 def _step(e: Experiment) -> float:
@@ -54,7 +54,7 @@ def program_flops(e: Experiment) -> float:
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
     """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device; all of it is used."""
-    value, params, batch = objective(execution.ordinary(e))
+    value, params, batch = objective(variants.ordinary(e))
     jaxpr = jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 

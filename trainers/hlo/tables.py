@@ -16,11 +16,11 @@ from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
 from trainers import step
-from trainers.chips import planned_chip, set_for
+from trainers.hlo import activations, diagrams
+from trainers.hlo.collectives import Collective, collectives, summary, table
+from trainers.hlo.parsing import parse
 from trainers.plan import Plan, make_plan
-from trainers.programs import activations, drawings
-from trainers.programs.collectives import Collective, collectives, summary, table
-from trainers.programs.hlo import parse
+from trainers.runtime.chips import planned_chip, set_for
 from trainers.text_table import text_table
 
 
@@ -31,7 +31,7 @@ def describe(e: Experiment) -> dict[str, Any]:
     they differ), components (how many of each), tensors
     (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
     compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
-    trainers/programs/drawings.py).
+    trainers/hlo/diagrams.py).
     """
     plan = make_plan(e, abstract=True)
     tensors = [_tensor(info) for info in plan.parameters]
@@ -45,10 +45,10 @@ def describe(e: Experiment) -> dict[str, Any]:
             "name": e.layout.name,
             "mesh": dict(e.layout.mesh),
             "rules": _rules(plan),
-            "pipelines": drawings.pipelines(e.layout),
+            "pipelines": diagrams.pipelines(e.layout),
         },
         "compiler": _compiler(e),
-        "pictures": drawings.pictures(plan.parameters, e.layout, family_of(e.model).activations),
+        "pictures": diagrams.pictures(plan.parameters, e.layout, family_of(e.model).activations),
         "parameters": sum(info.size for info in plan.parameters),
         **({"convention": convention} if (convention := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
@@ -162,7 +162,7 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     lines += ["", "What each axis of the mesh does in each part, and which devices hold which shard"]
     lines += [f"  {line}".rstrip() for line in description["pictures"]]
     compiler = description["compiler"]
-    lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/chips.py)"]
+    lines += ["", f"Compiler options on TPU {compiler['chip']}, set {compiler['set']!r} (trainers/runtime/chips.py)"]
     lines += [f"  {name}: {value}" for name, value in compiler["options"].items()]
     rows = [
         [t["name"], "x".join(map(str, t["shape"])), " ".join(t["axes"]), t["spec"], f"{t['bytes_per_device'] / mib:,.3f}"]

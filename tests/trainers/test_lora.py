@@ -17,7 +17,7 @@ from data.reading.examples import open_source
 from models.sharding.layouts import fully_sharded
 from models.sharding.params import with_params
 from tests.helpers.runs import run, with_train
-from trainers import adapt, plan, step
+from trainers import lora, plan, step
 from trainers.checkpoints import checkpoint
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import load_any
@@ -42,10 +42,10 @@ def trained(e: Experiment, steps: int = 2, devices: int = 1):
     return p, before, jax.device_get(current.params)
 
 
-@pytest.mark.parametrize("lora", [Lora(), Lora(rank=2), Lora(rank=2, base="nf4"), Lora(rank=2, base="int8")])
-def test_a_plan_knows_the_state_before_there_is_one(lora):
+@pytest.mark.parametrize("settings", [Lora(), Lora(rank=2), Lora(rank=2, base="nf4"), Lora(rank=2, base="int8")])
+def test_a_plan_knows_the_state_before_there_is_one(settings):
     """Its shapes and dtypes, of adapters and of quantised matrices too, are those of a state that is made."""
-    p = make_plan(tiny(lora=lora), abstract=True)
+    p = make_plan(tiny(lora=settings), abstract=True)
     made = jax.eval_shape(lambda key: plan._fresh(p, key), jax.random.key(0))
     assert jax.tree.map(lambda x: (x.shape, x.dtype), p.state) == jax.tree.map(lambda x: (x.shape, x.dtype), made)
 
@@ -101,7 +101,7 @@ def test_misspelt_parameters_are_refused():
 def test_adapters_begin_as_nothing_and_train_alone():
     """B is zero at first, so the model is unchanged; then adapters move and every matrix keeps its bits."""
     p, before, after = trained(tiny(lora=Lora(rank=2, targets=("q", "wo"))), steps=3)
-    names = {name for name in before if name.startswith(adapt.PREFIX)}
+    names = {name for name in before if name.startswith(lora.PREFIX)}
     assert names == {f"lora.decoder.{m}.{side}" for m in ("attention.q", "ffn.wo") for side in "ab"}
     assert before["lora.decoder.attention.q.a"].shape == (4, 16, 2)
     assert before["lora.decoder.ffn.wo.b"].shape == (4, 2, 16)
@@ -118,7 +118,7 @@ def test_merged_matrices_are_the_sum():
     qa, qb = rng.normal(size=(3, 6, 5)), rng.normal(size=(3, 5, 2, 4))
     oa, ob = rng.normal(size=(3, 2, 4, 5)), rng.normal(size=(3, 5, 6))
     params = {"q": q, "o": o, "lora.q.a": qa, "lora.q.b": qb, "lora.o.a": oa, "lora.o.b": ob}
-    merged = adapt.merged(params, Lora(rank=5, alpha=10.0))
+    merged = lora.merged(params, Lora(rank=5, alpha=10.0))
     assert merged.keys() == {"q", "o"}
     assert_allclose(merged["q"], q + 2 * np.einsum("lmr,lrnd->lmnd", qa, qb))
     assert_allclose(merged["o"], o + 2 * np.einsum("lndr,lrm->lndm", oa, ob))
@@ -134,7 +134,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
     found, weights = load_any.open_model(tmp_path / "whole")
-    assert found.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
+    assert found.train.finetune.lora.rank == 0 and not any(name.startswith(lora.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
     effective = p.for_model(after)

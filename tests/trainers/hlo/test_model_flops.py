@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import pytest
 
 from configs import registry
-from trainers.programs.model_flops import carry_range, count, model_flops, products, slot_flops
+from models.parts.moe.config import Capacity, ExpertsConfig, TopK
+from trainers.hlo.model_flops import carry_range, count, model_flops, products, slot_flops
 
 
 @pytest.mark.parametrize(
@@ -66,9 +67,8 @@ def test_a_mixture_counts_the_experts_that_a_token_is_sent_to(choices, fields):
     model: Any = e.model
 
     def with_factor(factor: float, choices: int = choices) -> Any:
-        moe = dataclasses.replace(
-            model.moe, experts=8, gating="top_k", choices=choices, capacity_factor=factor, capacity_multiple=0, **fields
-        )
+        experts, capacity = ExpertsConfig(count=8, **fields), Capacity(factor=factor)
+        moe = dataclasses.replace(model.moe, experts=experts, router=TopK(choices=choices), capacity=capacity)
         return dataclasses.replace(e, model=dataclasses.replace(model, moe=moe))
 
     exact, ample, scarce = (with_factor(factor) for factor in (choices, 2.0 * choices, choices / 2))

@@ -13,9 +13,9 @@ from data.reading.examples import open_source
 from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
 from trainers import state, step
+from trainers.hlo import tables
+from trainers.hlo.collectives import Collective
 from trainers.plan import fresh_state, in_model_order, in_step_order, make_plan
-from trainers.programs import tables
-from trainers.programs.collectives import Collective
 
 RATE = 0.3  # large: an error in one step shows in the next losses
 

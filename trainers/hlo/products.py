@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trainers.programs.hlo import Computation, HloError, Instruction, Program
-from trainers.programs.trip_counts import Node, times, tree
+from trainers.hlo.parsing import Computation, HloError, Instruction, Program
+from trainers.hlo.trip_counts import Node, times, tree
 
 # Number of products of queries with keys, or of the same size, in one pass of the kernel. The forward pass has logits and output;
 # the backward passes recompute logits and gradients of probabilities, then have gradients of queries, or of keys and values.

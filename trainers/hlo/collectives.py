@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trainers.programs.hlo import HloError, Instruction, Program, Shape, component
-from trainers.programs.trip_counts import Loop, Site, times, walk
+from trainers.hlo.parsing import HloError, Instruction, Program, Shape, component
+from trainers.hlo.trip_counts import Loop, Site, times, walk
 from trainers.text_table import text_table
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")

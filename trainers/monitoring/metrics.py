@@ -16,9 +16,9 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.record_writer import masked_crc32c
 
-from trainers import host_memory
-from trainers.observer import Logged, Observer
+from trainers.monitoring.observer import Logged, Observer
 from trainers.runlog import names_full_disks
+from trainers.runtime import host_memory
 
 Values = dict[str, Any]  # floats, or lists of floats
 

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from trainers.programs.hlo import HloError, Instruction, Program
+from trainers.hlo.parsing import HloError, Instruction, Program
 
 _INTEGER = re.compile(r"[su]\d+\[\]")
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
