@@ -32,8 +32,8 @@ def test_scores_use_the_decisions_that_are_given():
         "brier": Ratio(np.array([[2.0]]), np.array([[10.0]])),  # pyright: ignore[reportArgumentType]
         "crps": Ratio(np.array([3.0]), np.array([10.0])),  # pyright: ignore[reportArgumentType]
     }
-    found = metrics.scores(totals, np.array([[3]]), (0.2,), (1,))
-    assert found["lead_1/csi_0.2"] == 0.25 and found["lead_1/brier_0.2"] == 0.2 and found["lead_1/crps"] == 0.3
+    scores = metrics.scores(totals, np.array([[3]]), (0.2,), (1,))
+    assert scores["lead_1/csi_0.2"] == 0.25 and scores["lead_1/brier_0.2"] == 0.2 and scores["lead_1/crps"] == 0.3
 
 
 def moving(speed: tuple[float, float], steps: int = 9, size: tuple[int, int] = (96, 120)) -> np.ndarray:

@@ -45,9 +45,9 @@ def test_a_folder_is_divided_by_class(tmp_path):
     """A share of each class is held out, everything is in one split, and the files are as they were."""
     cache = write_picture_cache(tmp_path, {"ant": 40, "bee": 20}, validation=0.1, test=0.25)
     splits = {split: members(cache, split) for split in ("train", "validation", "test")}
-    assert {split: len(found) for split, found in splits.items()} == {"train": 39, "validation": 6, "test": 15}
-    assert sorted(number for found in splits.values() for number, _ in found) == list(range(60))
-    assert all(label == (number >= 40) for found in splits.values() for number, label in found)
+    assert {split: len(pictures) for split, pictures in splits.items()} == {"train": 39, "validation": 6, "test": 15}
+    assert sorted(number for pictures in splits.values() for number, _ in pictures) == list(range(60))
+    assert all(label == (number >= 40) for pictures in splits.values() for number, label in pictures)
     assert sum(label for _, label in splits["test"]) == 5 and sum(label for _, label in splits["validation"]) == 2
     manifest = read_manifest(cache)
     assert manifest["labels"] == ["ant", "bee"] and manifest["held_out"] == {"validation": 6, "test": 15}
@@ -116,7 +116,7 @@ def test_small_classes_are_trained_on_whole(tmp_path):
     top, said = write_folder(tmp_path / "pictures", {"ant": 30, "bee": 2, "cow": 1, "doe": 3}), []
     cache = prepare("made", ImageCache(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
     labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}
-    assert {split: sorted(set(found)) for split, found in labels.items()} == {
+    assert {split: sorted(set(classes)) for split, classes in labels.items()} == {
         "train": [0, 1, 2, 3],
         "validation": [0, 3],
         "test": [0, 3],

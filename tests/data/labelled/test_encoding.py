@@ -194,7 +194,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
     labels = LABELS if form in ("classification", "tagging") else ()
     tally = Tally()
     rows = list(encoding.rows_of(examples, tokenizer, form, length, slots, labels, tally))
-    found = []
+    sequences = []
     for row in rows:
         record = encoding.record_of(row)
         assert record.dtype == np.int32 and record.size == 4 * length + slots * (3 if form == "span" else 2)
@@ -210,7 +210,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
             targets = [] if form == "pair" else (row["targets"][mine] - start).tolist()
             owners = {int(row["owners"][k]) for k in mine}
             places = (row["slots"][mine] - at[0]).tolist()
-            found.append((*owners, row["tokens"][at].tolist(), row["types"][at].tolist(), places, targets))
+            sequences.append((*owners, row["tokens"][at].tolist(), row["types"][at].tolist(), places, targets))
     encode = Encoder(tokenizer, form, length, slots, labels)
     expected = []
     for owner, example in enumerate(examples):
@@ -220,7 +220,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
                 place = [0] if form == "pair" else e.slots.tolist()
                 targets = [] if form == "pair" else e.targets.tolist()
                 expected.append((owner, e.tokens[mine].tolist(), e.types[mine].tolist(), place, targets))
-    assert sorted(found) == sorted(expected)
+    assert sorted(sequences) == sorted(expected)
     tokens = sum(int((row["segments"] > 0).sum()) for row in rows)
     assert tally == Tally(examples=200, rows=len(rows), tokens=(tokens,), cut=encode.tally.cut)
     assert form == "span" or tally.cut > 0

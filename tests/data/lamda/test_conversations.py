@@ -97,8 +97,8 @@ def test_rows_keep_what_is_learned():
     """Packed side by side, examples have their tokens and marks."""
     examples = [(np.arange(1, n + 1, dtype=np.int32), np.arange(n, dtype=np.int32) % 2) for n in (3, 4, 5)]
     rows = list(packing.pack_weighted(examples, 8, Tally()))
-    found = sorted(example for row in rows for example in unpacked(row))
-    assert found == sorted((tokens.tolist(), predicted.tolist()) for tokens, predicted in examples)
+    pairs = sorted(example for row in rows for example in unpacked(row))
+    assert pairs == sorted((tokens.tolist(), predicted.tolist()) for tokens, predicted in examples)
 
 
 def test_auc_is_the_share_of_pairs_in_order():

@@ -247,9 +247,9 @@ def test_records_keep_their_dtypes():
     }
     row = {"image": np.arange(6, dtype="<f4").reshape(2, 3), "bytes": np.array([1, 2, 255], np.uint8), "label": np.int32(7)}
     record = np.concatenate([np.asarray(row[name]).reshape(-1).view(np.uint8) for name in stored])
-    found = unpack(record, stored)
-    assert found["image"].dtype == np.float32 and found["label"].shape == ()
+    arrays = unpack(record, stored)
+    assert arrays["image"].dtype == np.float32 and arrays["label"].shape == ()
     for name, array in row.items():
-        assert_array_equal(found[name], array)
+        assert_array_equal(arrays[name], array)
     with pytest.raises(ValueError, match="a record of 30 bytes, where the features"):
         unpack(record[:-1], stored)

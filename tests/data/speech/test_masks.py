@@ -34,6 +34,6 @@ def test_about_half_of_the_positions_are_in_spans():
 @pytest.mark.parametrize(("length", "hidden"), [(0, 0), (9, 0), (10, 10), (12, (10, 12))])
 def test_short_utterances_have_as_many_spans_as_fit(length, hidden):
     """What is shorter than a span has none; no span goes beyond the end."""
-    found = masks.spans(length, SpanMasks(probability=0.065, span=10), np.random.default_rng(0))
+    mask = masks.spans(length, SpanMasks(probability=0.065, span=10), np.random.default_rng(0))
     least, most = hidden if isinstance(hidden, tuple) else (hidden, hidden)
-    assert len(found) == length and least <= found.sum() <= most
+    assert len(mask) == length and least <= mask.sum() <= most

@@ -69,5 +69,5 @@ def test_repeated_texts_are_read_once(tiny_text):
     def entries(package):
         return iter([("a", "a", "text"), ("b", "b", "text"), ("c", "c", ""), ("d", "d", "other")])
 
-    found = corpus.read([Source("x", first.package, entries), Source("y", first.package, entries)], tiny_text)
-    assert [d.id for d in found] == ["x/a", "x/d"]
+    documents = corpus.read([Source("x", first.package, entries), Source("y", first.package, entries)], tiny_text)
+    assert [d.id for d in documents] == ["x/a", "x/d"]

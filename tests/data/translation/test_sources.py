@@ -42,8 +42,8 @@ def test_tagging_schema_paths_begin_with_the_language(tmp_path):
             "package/dist/translations/index.json": "not read",
         },
     )
-    found = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package) if entry[0] != "en"]
-    assert found == [("sw", "Road", "Barabara")]
+    entries = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package) if entry[0] != "en"]
+    assert entries == [("sw", "Road", "Barabara")]
 
 
 def test_contexts_are_stripped(tmp_path):
