@@ -49,7 +49,7 @@ def curve(workdir: Path) -> list[dict]:
 
 def events(workdir: Path, event: str) -> list[dict]:
     """The events of a run of this name."""
-    return [found for found in runlog.events(workdir) if found["event"] == event]
+    return [entry for entry in runlog.events(workdir) if entry["event"] == event]
 
 
 def kept(workdir: Path) -> list[int]:

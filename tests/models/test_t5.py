@@ -149,6 +149,6 @@ def test_sources_may_hold_id_0(float64):
         return model.step(model.start(source, 1, 4), jnp.zeros((2, 1), jnp.int32), jnp.zeros((), jnp.int32))[0][:, 0]
 
     whole = jax.jit(lambda m: m(arrays))(model)[:, 0]
-    told = first(model, {name: arrays[name] for name in ("inputs", "inputs_segments")})
-    assert_allclose(told, whole, rtol=1e-12)
+    logits = first(model, {name: arrays[name] for name in ("inputs", "inputs_segments")})
+    assert_allclose(logits, whole, rtol=1e-12)
     assert float(jnp.abs(first(model, {"inputs": arrays["inputs"]}) - whole).max()) > 1e-6

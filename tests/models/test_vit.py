@@ -88,9 +88,9 @@ def batch(rows: int = 3, c: VitConfig = TINY) -> dict[str, jax.Array]:
 def test_patches_are_taken_row_by_row():
     """Patch (1, 2) of a picture of 3 x 4 patches is the seventh, its pixels by row, column and channel."""
     images = np.random.default_rng(0).normal(size=(2, 12, 16, 3))
-    found = patches(jnp.asarray(images), 4, WHERE)
-    assert found.shape == (2, 12, 48)
-    assert_allclose(found[:, 6], images[:, 4:8, 8:12].reshape(2, -1))
+    result = patches(jnp.asarray(images), 4, WHERE)
+    assert result.shape == (2, 12, 48)
+    assert_allclose(result[:, 6], images[:, 4:8, 8:12].reshape(2, -1))
 
 
 VARIANTS = {
@@ -122,9 +122,9 @@ def test_a_picture_is_alone_and_every_patch_counts(fields, float64):
     assert_allclose(one[0], want[0], rtol=0, atol=1e-12)
     for row, column in np.ndindex(3, 4):
         changed = arrays["images"].at[0, 4 * row, 4 * column, 0].add(1.0)
-        found = logits(model, changed)
-        assert np.abs(found[0] - want[0]).max() > 1e-6
-        assert_array_equal(found[1:], want[1:])
+        result = logits(model, changed)
+        assert np.abs(result[0] - want[0]).max() > 1e-6
+        assert_array_equal(result[1:], want[1:])
     if model.c.positions != "none":
         flipped = logits(model, arrays["images"].reshape(3, 3, 4, 4, 4, 2)[:, ::-1].reshape(3, 12, 16, 2))
         assert np.abs(flipped - want).max() > 1e-6
@@ -272,7 +272,7 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
     def layer(name: str, i: int) -> np.ndarray:
         return ours.read(f"encoder.dense.{name}")[i]
 
-    found = {
+    tensors = {
         "cls": ours.read("class_token")[None, None],
         "embedding/kernel": ours.read("patches").reshape(c.patch, c.patch, c.channels, -1),
         "embedding/bias": ours.read("patch_bias"),
@@ -287,15 +287,15 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
         at = f"Transformer/encoderblock_{i}"
         for short, long in theirs.items():
             inside = f"{at}/MultiHeadDotProductAttention_1/{long}"
-            found[f"{inside}/kernel"] = layer(f"attention.{short}", i)
-            found[f"{inside}/bias"] = layer(f"attention.{short}_bias", i)
+            tensors[f"{inside}/kernel"] = layer(f"attention.{short}", i)
+            tensors[f"{inside}/bias"] = layer(f"attention.{short}_bias", i)
         for ours_name, number in (("attention_norm", 0), ("ffn_norm", 2)):
             for part in ("scale", "bias"):
-                found[f"{at}/LayerNorm_{number}/{part}"] = layer(f"{ours_name}.{part}", i)
+                tensors[f"{at}/LayerNorm_{number}/{part}"] = layer(f"{ours_name}.{part}", i)
         for ours_name, number in (("wi", 0), ("wo", 1)):
-            found[f"{at}/MlpBlock_3/Dense_{number}/kernel"] = layer(f"ffn.{ours_name}", i)
-            found[f"{at}/MlpBlock_3/Dense_{number}/bias"] = layer(f"ffn.{ours_name}_bias", i)
-    return found
+            tensors[f"{at}/MlpBlock_3/Dense_{number}/kernel"] = layer(f"ffn.{ours_name}", i)
+            tensors[f"{at}/MlpBlock_3/Dense_{number}/bias"] = layer(f"ffn.{ours_name}_bias", i)
+    return tensors
 
 
 SQUARE = dataclasses.replace(TINY, width=12)

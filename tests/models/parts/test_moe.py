@@ -59,11 +59,11 @@ def test_top_k_takes_the_best_with_their_probabilities(choices):
     logits = rng.normal(size=(2, 6, 7))
     gates = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
-    found = moe.top_k_gating(jnp.asarray(gates, jnp.float32), jnp.asarray(mask), choices)
+    choice = moe.top_k_gating(jnp.asarray(gates, jnp.float32), jnp.asarray(mask), choices)
     order = np.argsort(-gates, axis=-1)[..., :choices]
-    assert_array_equal(found.expert_GSK, order)
-    assert_allclose(found.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
-    assert_array_equal(found.wanted_GSK, np.broadcast_to(mask[..., None], order.shape))
+    assert_array_equal(choice.expert_GSK, order)
+    assert_allclose(choice.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
+    assert_array_equal(choice.wanted_GSK, np.broadcast_to(mask[..., None], order.shape))
 
 
 def test_capacity_may_be_rounded_up_to_a_multiple():
@@ -94,8 +94,8 @@ def test_importance_and_load_are_squared_coefficients_of_variation(float64):
         importance += mask[group].sum() * (importances.std() / importances.mean()) ** 2
         load += mask[group].sum() * (loads.std() / loads.mean()) ** 2
     assert_allclose(moe.importance_loss(jnp.asarray(probs), jnp.asarray(mask)), importance, rtol=1e-9)
-    found = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
-    assert_allclose(found, load, rtol=1e-6)
+    loss = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
+    assert_allclose(loss, load, rtol=1e-6)
 
 
 def test_balanced_experts_have_no_importance_loss():
@@ -202,9 +202,9 @@ def test_padding_is_never_routed_and_never_counts(gating, load):
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
     alone = moe.route(gating, gates[:, ::2], ALL[:, :2], 4 if gating != "expert_choice" else 2)
     assert_allclose(moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
-    found, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), found, want)
-    assert_allclose(found["load"].value, load, rtol=1e-6)
+    counts, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), counts, want)
+    assert_allclose(counts["load"].value, load, rtol=1e-6)
 
 
 def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
@@ -258,15 +258,15 @@ def test_top2_is_algorithm_1(second_slot):
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
     gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
     routing = moe.route("top2", gates, jnp.ones((groups, size), bool), slots, key, second_slot=second_slot)
-    found = np.zeros((groups, size, experts))
+    combine = np.zeros((groups, size, experts))
     kept = np.asarray(routing.kept_GN)
-    found[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
+    combine[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
     random = np.asarray(moe.uniform(key, (groups, size)))
     want, other = (
         np.stack([algorithm_1(np.asarray(g), slots, r, way) for g, r in zip(gates, random, strict=True)])
         for way in (second_slot, {"always": "if_dispatched", "if_dispatched": "always"}[second_slot])
     )
-    assert_allclose(found, want, rtol=1e-6)
+    assert_allclose(combine, want, rtol=1e-6)
     assert (want != other).any(axis=(1, 2)).sum() > 5
     for g in range(groups):
         for e in range(experts):
@@ -397,12 +397,12 @@ def test_dispatches_agree(gating, slots, float64):
             for how in (*dispatch.BUFFERED, "ragged")
         }
 
-    found = all_ways(logits, x, *weights)
-    (_, (y, routing)), _ = found["einsum"]
+    results = all_ways(logits, x, *weights)
+    (_, (y, routing)), _ = results["einsum"]
     assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
     assert (routing.wanted_GN.sum() > routing.kept_GN.sum()) == (gating != "expert_choice" and slots < 32)
     for how in ("sort", "all_to_all", "ragged"):
-        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), results[how], results["einsum"])
 
 
 def test_dropless_is_any_capacity_that_drops_nothing():
@@ -427,8 +427,8 @@ def test_no_slot_is_used_twice():
     # The same in two blocks of choices, the second not full.
     many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
     assert many.wanted_GSK[0].size > moe.BLOCK
-    found, paper = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
-    assert_array_equal(found, paper)
+    places, paper = (np.asarray(f(many, 5))[np.asarray(many.wanted_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert_array_equal(places, paper)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
         kept = np.asarray(routing.kept_GN[g])

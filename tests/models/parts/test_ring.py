@@ -77,8 +77,8 @@ def plain(variant: str):
     return run(Layout(name="one", mesh=(("all", 1),)), **VARIANTS[variant])
 
 
-def same(found, want) -> None:
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found, want)
+def same(result, want) -> None:
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), result, want)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -186,8 +186,8 @@ def test_a_cap_bounds_logits(float64):
     """Output logits of the 200B encoder stay within 30 however large the vectors."""
     model, batch = model_of("bert.mlperf_200b"), batch_of([12])
     huge = jax.tree.map(lambda x: x * 100, model)
-    found = jax.jit(lambda m, b: m(b))(huge, batch | {"slots": np.array([[0, 3]])})
-    assert 20 < float(jnp.abs(found).max()) <= 30
+    logits = jax.jit(lambda m, b: m(b))(huge, batch | {"slots": np.array([[0, 3]])})
+    assert 20 < float(jnp.abs(logits).max()) <= 30
 
 
 def test_bad_sizes_are_refused_by_name():
