@@ -64,10 +64,10 @@ def observe(notes: Path) -> None:
             super().save(p, state, *args, **kwargs)
 
         def restore(self, p: Plan, *args: Any) -> state.State | None:
-            found = super().restore(p, *args)
-            if found is not None:
-                note("restored", p, found)
-            return found
+            result = super().restore(p, *args)
+            if result is not None:
+                note("restored", p, result)
+            return result
 
     def hear(event: str, args: tuple[Any, ...]) -> None:  # Python tells what it is about to do
         if event == "open":

@@ -92,8 +92,8 @@ def test_the_teacher_writes_what_nobody_did(tmp_path, settings, asked):
     extra = targets(cache)
     for ids in targets(own):
         extra.remove(ids)
-    heard = tuple(open_vocabulary(cache).text_ids("ano ano"))
-    assert extra == [heard] * 7
+    transcript = tuple(open_vocabulary(cache).text_ids("ano ano"))
+    assert extra == [transcript] * 7
     for file in ("test.jsonl", "test.array_record", "tokenizer.json"):
         assert (cache / file).read_bytes() == (own / file).read_bytes()
     why = " ".join(read_manifest(cache)["left_out"]["transcribe"])
