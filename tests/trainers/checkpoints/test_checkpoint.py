@@ -188,10 +188,10 @@ def restored(workdir: Path, p: Plan, fingerprint: str = "fingerprint") -> tuple[
     """(the step that a run would go on from, what it says)."""
     said = []
     checkpoints = open_checkpoints(workdir, p, said.append)
-    found = checkpoints.restore(p, fingerprint)
+    result = checkpoints.restore(p, fingerprint)
     checkpoints.close()
-    assert found is not None
-    return int(found.step), "\n".join(said)
+    assert result is not None
+    return int(result.step), "\n".join(said)
 
 
 def copy_with_meta(saved: Path, to: Path, change) -> Path:
@@ -316,8 +316,8 @@ def test_an_error_of_tensorstore_below_another_is_recognised(saved, tmp_path, p,
         error.__cause__ = ValueError(text)
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint.Manager, "restore", raises(error))
-            found = checkpoint.read(checkpoint.folder_of(saved), 2, p, "fingerprint")
-        assert isinstance(found, kind)
+            result = checkpoint.read(checkpoint.folder_of(saved), 2, p, "fingerprint")
+        assert isinstance(result, kind)
 
 
 @pytest.mark.parametrize("place", ["_mismatches", "_other_shapes", "to_tree"])
