@@ -146,7 +146,7 @@ class _Way:
 
     @property
     def shards(self) -> tuple[int, int]:
-        """Of rows and of columns."""
+        """The numbers of shards of rows and of columns."""
         rows, columns = (1 if self.scope.mesh is None else self.scope.num_shards(name) for name in AXES)
         return rows, columns
 

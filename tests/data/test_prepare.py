@@ -1,4 +1,4 @@
-"""What all kinds of caches have in common, and the command that prepares them."""
+"""Tests of what all kinds of caches have in common, and of the command that prepares them."""
 
 import json
 import subprocess
@@ -59,7 +59,7 @@ def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
 
 
 def test_prepared_caches_keep_their_inputs():
-    """What the translation caches are made from has not changed: caches that are prepared stay valid."""
+    """The inputs of the translation caches have not changed: caches that are prepared stay valid."""
     settings = PREPARED["m4_quickstart"]
     maker = maker_of("m4_quickstart", settings, paths.data_dir())
     pins = {package.file: package.sha256 for package in maker.packages()}

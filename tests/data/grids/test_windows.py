@@ -77,7 +77,7 @@ def test_inputs_are_means_of_standardised_points(root):
 
 
 def test_missing_points_are_masked(root):
-    """Of a position half of whose points are missing, the mean is that of the others; beyond the grid nothing is seen."""
+    """The mean of a position half of whose points are missing is that of the others; beyond the grid nothing is seen."""
     w = windows.window(prepared(root), DATA, at=7, lead=1)
     assert w["seen"][2, 2, 2, 0] == 0.75 and w["seen"][2, 3, 2, 0] == 0.75 and w["seen"][1].min(axis=2)[1:-1].all()
     assert w["seen"][:, 0, :, 0].max() == 0.5  # a row of points of padding above, and one below
@@ -111,7 +111,7 @@ def test_windows_are_a_function_of_seed_and_index(root):
 
 @pytest.mark.parametrize(("data", "model"), [(DATA, MODEL), STACKED])
 def test_mirrored_windows_are_windows_of_a_mirrored_grid(root, data, model):
-    """Of stacked positions their points turn too: what comes out is some mirror image of the window as it is."""
+    """The points of stacked positions turn too: what comes out is some mirror image of the window as it is."""
     task, row = GridTask(dataclasses.replace(data, flip=True)), {"at": np.array(10)}
     seen = set()
     for seed in range(12):

@@ -262,7 +262,7 @@ def test_augmentations_that_cannot_be(fields, line):
 
 
 def test_the_fingerprint_tells_augmentations_apart(model):
-    """What a run has read has a name that changes with the augmentation and the size, and not with the size of batches."""
+    """The name of what a run has read changes with the augmentation and the size, and not with the size of batches."""
     names = [
         open_source(data, dataclasses.replace(model, picture=(data.height, 8, 3))).fingerprint
         for data in (DATA, plain(), dataclasses.replace(DATA, height=16), dataclasses.replace(DATA, batch_size=16))

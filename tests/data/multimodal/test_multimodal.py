@@ -48,7 +48,7 @@ def test_a_source_and_a_language_are_a_part(cache):
 
 
 def test_rows_have_a_picture_or_a_sound(cache):
-    """What is missing is zeros that nobody attends to; the text begins with its language."""
+    """A missing picture or sound is zeros that nobody attends to; the text begins with its language."""
     task = task_of(data())
     source = AugmentedSource(task, CacheSource(task, cache), None)
     decoding: Any = task.decoding(cache)

@@ -52,7 +52,7 @@ def test_a_text_does_not_swallow_rows(tmp_path, row, message):
 
 
 def test_a_comma_or_a_line_of_json_may_stand_in_a_text(tmp_path):
-    """What is quoted as its form has it is read."""
+    """A text that is quoted as its form has it is read."""
     rows = "".join(f'{i}.wav,"so, ""he"" said",train\n' for i in range(2))
     splits = opened(tmp_path, f"file_name,text,split\n{rows}")
     assert {u.texts["transcribe"] for u in splits["train"]} == {'so, "he" said'}

@@ -166,7 +166,7 @@ def test_waveforms_are_of_mean_0_and_variance_1(tmp_path):
 
 
 def test_held_out_speech_is_scored_by_its_words(tmp_path, monkeypatch):
-    """Of two transcripts with a word wrong in four the word error rate is 1/4; a perfect one has 0."""
+    """The word error rate of two transcripts with a word wrong in four is 1/4; a perfect one has 0."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     folder(tmp_path)
     cache = made(tmp_path)

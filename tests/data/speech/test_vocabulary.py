@@ -1,4 +1,4 @@
-"""What is said as ids: Whisper's targets, and characters."""
+"""Tests of speech as ids: Whisper's targets, and characters."""
 
 import pytest
 

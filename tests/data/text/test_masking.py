@@ -39,7 +39,7 @@ def random_row(seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("whole_word", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_chosen(vocabulary, seed, whole_word):
-    """Of N common tokens floor(rate N) are chosen, in order; the row differs nowhere else; the input stays as it is."""
+    """In order, floor(rate N) of N common tokens are chosen; the row differs nowhere else; the input stays as it is."""
     row = random_row(seed)
     before = row["tokens"].copy()
     output = masked(row, vocabulary, seed, whole_word=whole_word, predictions=30)
@@ -79,7 +79,7 @@ def test_a_segment_that_begins_inside_a_word(vocabulary):
 
 
 def test_what_becomes_of_them(vocabulary):
-    """Of many chosen tokens 80 % become the mask, 10 % any common token, and 10 % stay."""
+    """Chosen tokens become the mask in 80 % of cases, any common token in 10 %, and stay in 10 %."""
     row = row_of([10] * 1000, length=1000)
     rows = [masked(row, vocabulary, seed, rate=0.5, predictions=500)["tokens"] for seed in range(20)]
     new = np.concatenate([tokens[tokens != 10] for tokens in rows])

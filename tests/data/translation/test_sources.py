@@ -47,7 +47,7 @@ def test_tagging_schema_paths_begin_with_the_language(tmp_path):
 
 
 def test_contexts_are_stripped(tmp_path):
-    """What a game writes before a string to tell its uses apart is no part of the English, the rest of it is."""
+    """The context that a game writes before a string to tell its uses apart is no part of the English, the rest of it is."""
     for name, raw in (("freeciv-data", "?unit:Save ^ here"), ("wesnoth-1.16-data", "unit^Save ^ here")):
         mo = make_mo({"": "header", raw: "Hifadhi"}, "<")
         package = tarball(tmp_path / f"{name}.tgz", {"./usr/share/locale/sw/LC_MESSAGES/game.mo": mo})
