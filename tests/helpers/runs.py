@@ -43,7 +43,7 @@ def with_train(e: Experiment, **changes: Any) -> Experiment:
 
 
 def curve(workdir: Path) -> list[dict]:
-    """What a run logged, but for what the machine decides."""
+    """Returns the metrics that a run logged, but for what the machine decides."""
     return [{k: v for k, v in line.items() if k not in ("tokens_per_s", "memory_gib")} for line in metrics.read(workdir)]
 
 

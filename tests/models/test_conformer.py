@@ -171,7 +171,7 @@ def test_padding_packing_and_the_batch_change_nothing(float64, fields):
 
 @pytest.mark.parametrize("norm", ["layer", "group"])
 def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
-    """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
+    """A waveform of 2,000 samples has (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
     m = model(front=Waveform(channels=4, norm=norm), layer=ConformerLayer(positions="relative"))
     a, b = utterance(1, 2000, 4, 1), utterance(2, 1500, 3, 1)
     ((alone,),) = heard(m, rows([a], length=2560))
@@ -255,7 +255,7 @@ def collapsed(path: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_ctc_is_the_sum_over_alignments():
-    """Of 3 ids and 4 positions all 81 paths are added up; one that cannot be is nothing, and is counted."""
+    """All 81 paths of 3 ids and 4 positions are added up; one that cannot be is nothing, and is counted."""
     logits = np.random.default_rng(0).normal(size=(3, 4, 3))
     logp = np.array(jax.nn.log_softmax(logits))
     texts = [(1, 2), (1, 1), (2, 2, 2)]  # the last needs five positions

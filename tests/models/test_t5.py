@@ -97,7 +97,7 @@ def test_attention_is_not_scaled_but_begins_alike(float64):
 
 
 def test_distances_beyond_the_last_bucket_share_it():
-    """Of 32 buckets: 127 and 128 back have the last one, as has anything further; forwards there are others."""
+    """Distances of 127 and 128 back have the last of 32 buckets, as has anything further; forwards there are others."""
     distance = jnp.array([0, -1, -15, -127, -128, -1000, 1, 1000])
     assert relative_buckets(distance, 32, 128, bidirectional=False).tolist() == [0, 1, 15, 31, 31, 31, 0, 0]
     assert relative_buckets(distance, 32, 128, bidirectional=True).tolist() == [0, 1, 9, 15, 15, 15, 17, 31]

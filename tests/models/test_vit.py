@@ -390,7 +390,7 @@ def test_the_family_reads_pictures_of_the_models_size():
 
 @pytest.mark.parametrize("fields", [{}, dict(pooling="mean", class_token="none", positions="rotary")], ids=["token", "mean"])
 def test_attention_maps_are_shares(fields, float64):
-    """What all patches take adds up to one, less what the class token takes, in each layer; it differs by picture."""
+    """The shares of all patches add up to one, less that of the class token, in each layer; they differ by picture."""
     model, arrays = model_of(**fields), batch()
     maps = jax.jit(lambda model: model.attention_maps(arrays))(model)
     assert maps.shape == (2, 3, 3, 4) and (maps > 0).all()

@@ -31,7 +31,7 @@ Pieces = dict[str, tuple[tuple[int, ...], list[Piece]]]  # by name, with the who
 
 
 def pieces(p: Plan, of: state.State) -> Pieces:
-    """What this process holds of a state, as it is stored."""
+    """Returns the pieces of a state that this process holds, as they are stored."""
 
     def place(shard: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         return tuple(index.indices(size)[:2] for index, size in zip(shard.index, shape, strict=True))

@@ -81,7 +81,7 @@ def test_weights_stay_on_their_stages():
 
 
 def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
-    """What a run keeps stage by stage it stores, and evaluates, layer by layer: another layout goes on from it."""
+    """A run stores and evaluates layer by layer what it keeps stage by stage: another layout goes on from it."""
     e = interleaved()
     p, after = one_step(e)
     folder = Checkpoints(tmp_path, e.train.checkpoint)

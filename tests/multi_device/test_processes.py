@@ -131,7 +131,7 @@ def test_losses_are_those_of_one_process(one, two):
 
 @pytest.mark.integration
 def test_each_process_reads_its_own_rows(one, two):
-    """Of every batch the first process reads the first half and the second the second, each row once; one reads them all."""
+    """The first process reads the first half of every batch and the second the second, each row once; one reads them all."""
 
     def rows(run: Run, number: int) -> list[int]:
         read = [int(line) for line in (run.notes / f"rows.{number}").read_text().splitlines()]

@@ -97,7 +97,7 @@ pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
 def said(program: str):
-    """What a program prints last, run by itself with TPUs to compile for."""
+    """Returns what a program prints last, run by itself with TPUs to compile for."""
     env = os.environ | {"XLA_FLAGS": ""}
     command = [sys.executable, "-c", START + program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -116,7 +116,7 @@ def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
 
 @pytest.mark.slow
 def test_a_tpu_reduce_scatters_to_a_sequence_sharded_residual():
-    """What CPUs do by an all-reduce and a slice is a reduce-scatter: after attention and feed-forward network, and backward."""
+    """TPUs reduce-scatter where CPUs all-reduce and slice: after attention and feed-forward network, and backward."""
     assert said(SEQUENCE) >= 4
 
 

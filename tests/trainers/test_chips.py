@@ -1,4 +1,4 @@
-"""What is planned is what runs: on a TPU a step is compiled with the options that its plan is priced with."""
+"""Plans are what runs: on a TPU a step is compiled with the options that its plan is priced with."""
 
 import types
 

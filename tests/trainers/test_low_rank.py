@@ -111,7 +111,7 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
 
 
 def test_a_quantised_base_needs_less_memory():
-    """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
+    """The compiled step's arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
     backward pass, with no recomputation of layers."""
     wide = dict(layers=8, model_dim=128, hidden_dim=512, heads=4, head_dim=32, kv_heads=4)
     memory, matrices = {}, 8 * (4 * 128 * 128 + 3 * 128 * 512)

@@ -116,7 +116,7 @@ def test_adafactor_equals_its_paper_on_one_matrix(float64):
 
 @pytest.mark.parametrize("scale", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_adafactor_equals_optax(scale, float64):
-    """Of stacks of wide, tall, square, four-dimensional and small tensors, updates and state are those of optax's chain, mapped
+    """Updates and state of stacks of wide, tall, square, four-dimensional and small tensors are those of optax's chain, mapped
     over the tensors; slices of very different sizes, one of which is zero."""
     axes = {
         "wide": ((3, 6, 8), ("layers", "embed", "mlp")),

@@ -79,7 +79,7 @@ def test_flags_of_xla_are_compared_one_by_one(tmp_path, monkeypatch, flags, diff
 
 
 def test_all_settings_of_jax_that_can_change_a_number_are_compared():
-    """Those that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
+    """Settings that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
     compared = processes.jax_settings()
     assert {
         "jax_enable_x64",

@@ -153,7 +153,7 @@ def test_top1_takes_the_best_with_its_probability():
 
 
 def test_experts_choose_their_best_tokens():
-    """Of four tokens each expert takes two, best first and the earlier of equals; one token gets both, one gets none."""
+    """Each expert takes two of four tokens, best first and the earlier of equals; one token gets both, one gets none."""
     routing = moe.expert_choice(probs([9, 1], [5, 5], [6, 4], [5, 5]), ALL, 2)
     assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [1, 3]])
     assert_allclose(routing.gate_GN[0].reshape(2, 2), [[0.9, 0.6], [0.5, 0.5]], rtol=1e-6)
@@ -253,7 +253,7 @@ def algorithm_1(gates_SE: np.ndarray, capacity: int, random_S: np.ndarray, secon
 
 @pytest.mark.parametrize("second_slot", ["always", "if_dispatched"])
 def test_top2_is_algorithm_1(second_slot):
-    """Which tokens get which experts with which weights is what the paper's listing says; there a second choice that is dropped
+    """Tokens get the experts and the weights that the paper's listing says; there a second choice that is dropped
     at random still takes a slot, and with "if_dispatched" that line is left out. Slots have no gaps either way."""
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
     gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
@@ -302,7 +302,7 @@ GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
 
 
 def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
-    """What a mixture is: every kept assignment's gated feed-forward network, one after the other."""
+    """Computes a mixture by its definition: every kept assignment's gated feed-forward network, one after the other."""
     y = np.zeros_like(x)
     for g, n in zip(*np.nonzero(routing.kept_GN), strict=True):
         token, e = routing.token_GN[g, n], routing.expert_GN[g, n]
@@ -312,7 +312,7 @@ def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
 
 
 def test_larger_gates_are_served_first_where_they_have_priority():
-    """Of four tokens that want expert 0, with two slots: by place the first two are served, by priority those with gates of .9
+    """Four tokens want expert 0, which has two slots: by place the first two are served, by priority those with gates of .9
     and .8 (V-MoE, section 4.1)."""
     gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
     kept = {priority: moe.route("top1", gates, ALL, 2, priority=priority).kept_GN[0].tolist() for priority in (False, True)}

@@ -115,7 +115,7 @@ def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.s
 
 
 def test_zigzag_order_halves_the_work():
-    """Of the blocks of a causal ring the balanced one computes three quarters in the first step and half in every other: its
+    """The balanced causal ring computes three quarters of its blocks in the first step and half in every other: its
     compiled program, whose cost counts a loop's body once, has (3/4 + 1/2) / 2 of the FLOPs."""
     flops = {}
     for make in (context_ring, context_ring_balanced):

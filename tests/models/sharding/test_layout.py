@@ -127,7 +127,7 @@ def test_every_parameter_knows_its_component(m4):
 
 
 def test_no_model_file_names_a_mesh_axis():
-    """Which axes a mesh has is known to layouts alone: no other file under models/ has the name of one."""
+    """Layouts alone know which axes a mesh has: no other file under models/ has the name of one."""
     axes = {}
     for family in ("bert", "gpt", "gshard_m4"):
         made = importlib.import_module(f"models.{family}.layouts").LAYOUTS

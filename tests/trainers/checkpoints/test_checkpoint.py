@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
+"""Tests of which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
 
 import dataclasses
 import errno
@@ -257,7 +257,7 @@ def test_sound_checkpoints_of_other_data_are_refused(saved, tmp_path, p):
 
 
 def test_fields_that_came_and_went_are_differences_not_damage(saved, tmp_path, p):
-    """Of an experiment of another version, with a model's field that is gone and without training fields that came later, a line
+    """Where an experiment of another version has a model's field that is gone and lacks training fields that came later, a line
     names the first; nothing is moved, and no default is taken for a difference."""
 
     def older(meta: dict) -> None:

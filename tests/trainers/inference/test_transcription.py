@@ -29,7 +29,7 @@ RULES = Rules(
 
 
 def allowed(*tokens: int) -> set[int]:
-    """What may come behind a prefix of one token and these, where words and timestamps are equally likely."""
+    """Returns the tokens that may come behind a prefix of one token and these, where words and timestamps are equally likely."""
     ids = jnp.array([[[7, *tokens, *[0] * (8 - len(tokens))]]])
     logits = RULES(jnp.zeros((1, 1, 30)).at[..., :11].set(5.0), ids, jnp.array(1 + len(tokens)))
     return {int(i) for i in np.flatnonzero(np.asarray(logits)[0, 0] > NEVER / 2)}
@@ -65,7 +65,7 @@ def test_a_likelier_time_than_any_word_is_a_time():
     ],
 )
 def test_segments_of_a_window(ids, pieces, following):
-    """What lies between two timestamps, and where the next window begins."""
+    """A segment lies between two timestamps, and the last one says where the next window begins."""
     got = segments(ids, RULES, 30.0)
     assert got == (pieces, following) or (ids == [20, 20, 20] and got[1] == 1)
 

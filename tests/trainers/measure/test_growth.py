@@ -98,7 +98,7 @@ def test_a_table_is_read_as_text_and_as_markdown():
 
 
 def test_sizes_beyond_the_devices_are_left_out():
-    """Of 4, 8 and 16 devices, eight of which are there, two points are measured."""
+    """Two points of 4, 8 and 16 devices are measured where there are eight."""
     curve = dataclasses.replace(faked("devices", 1.0, 1.0), sizes=(4, 8, 16))
     assert [p["size"] for p in growth.measure(curve, 7)] == [4, 8]
 

@@ -56,7 +56,7 @@ class Machine:
 
 
 class Output:
-    """What a device computes; there at a moment."""
+    """An array that a device computes; it is there at a moment."""
 
     def __init__(self, machine: Machine, ready: float):
         self.machine, self.ready = machine, ready

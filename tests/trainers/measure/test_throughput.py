@@ -67,8 +67,8 @@ def compiled(e: Experiment) -> jax.stages.Compiled:
 
 @pytest.mark.integration
 def test_a_program_s_products_are_counted_in_loops():
-    """Of four layers in a loop: without recomputation the model's FLOPs, which the compiler's own count falls short of; with it
-    as many as the traced gradient has."""
+    """Four layers in a loop have the model's FLOPs without recomputation, which the compiler's own count falls short of, and with
+    it as many as the traced gradient has."""
     plain, again = (tiny("gpt.quickstart", layers=4, remat=remat) for remat in ("none", "full"))
     done = compiled(plain)
     assert total(hlo.parse(done.as_text() or "")) == model_flops(plain)
@@ -278,7 +278,7 @@ def test_two_experiments_are_compared(monkeypatch):
 
 
 def test_instants_are_shared():
-    """Of two operations that overlap each has half the time; gaps count for none; the sum is the time in which any ran."""
+    """Each of two operations that overlap has half the time; gaps count for none; the sum is the time in which any ran."""
     shares = profile.time_shares([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
     assert shares == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
     assert sum(shares.values()) == 10 + 6
