@@ -136,7 +136,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
     def apply_layers(
         self, blocks: LayerGroup, x: DecoderInput, batch: Batch, context: Context, totals: Totals
     ) -> tuple[DecoderInput, Loss]:
-        """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
+        """Runs some of the decoder's layer groups; sources and biases pass unchanged. See Staged."""
         x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
         bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.heads, -1)
@@ -226,7 +226,7 @@ class EncoderDecoder(Encoder, SourceDecoder):
 def _attention_inputs(
     c: EncoderDecoderConfig, positions_BL: jax.Array, segments_BL: jax.Array, bias_1NK: jax.Array | None, *, causal: bool = False
 ) -> AttentionInputs:
-    """Returns the geometry of a stack's own rows."""
+    """Returns the attention inputs of a stack's own rows."""
     g = transformer.attention_inputs(c, positions_BL, AttentionMask.for_rows(segments_BL, segments_BL, causal=causal))
     return dataclasses.replace(g, bias_1NK=bias_1NK, real_BL=segments_BL > 0)
 

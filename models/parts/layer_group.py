@@ -1,4 +1,4 @@
-"""A stack of units: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
+"""A stack of layer groups: some dense layers and a mixture of experts after or before them, or one dense layer, repeated.
 
 B rows, L positions, M model.
 """
@@ -18,7 +18,7 @@ from models.sharding.params import scan
 
 
 class LayerGroup(nnx.Module):
-    """The repeated unit of a stack: dense layers and a mixture of experts, or one dense layer (`c.unit`).
+    """The layers that a stack repeats: dense layers and a mixture of experts, or one dense layer (`c.layer_group`).
 
     Args:
       causal: whether it is a decoder's.
@@ -37,7 +37,7 @@ class LayerGroup(nnx.Module):
 
     @property
     def layers(self) -> list[Block]:
-        """The layers of the unit, in order."""
+        """The layers of the group, in order."""
         return [getattr(self, name) for name in self.names]
 
     def __call__(
@@ -56,10 +56,10 @@ class LayerGroup(nnx.Module):
 def run_groups(
     units: LayerGroup, x_BLM: jax.Array, g: AttentionInputs, keys: Key, scope: Component, of_layers: LayerSettings | None = None
 ) -> tuple[jax.Array, Statistics]:
-    """Runs a stack of units, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked).
+    """Runs a stack of layer groups, outside training without keys; returns (y_BLM, statistics of its mixtures, stacked).
 
     Args:
-      of_layers: the kinds of layers, [units, layers of a unit].
+      of_layers: the settings of the layers, [groups, layers of a group].
     """
 
     def unit(x_BLM, inputs, g: AttentionInputs):
