@@ -80,7 +80,7 @@ def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
 
 
 def test_every_nth_layer_is_a_mixture():
-    """Each stack has 6 of 12 layers: with sparse_every 3 two mixtures and four dense layers; with 1 mixtures alone."""
+    """Either stack of 12 layers has 6: with sparse_every 3 two mixtures and four dense layers; with 1 mixtures alone."""
     for every, dense in ((3, 4), (1, 0)):
         model = jax.eval_shape(lambda every=every: model_of(moe=EXPERTS, sparse_every=every, layers=12))
         layers = {"sparse": 0, "dense": 0}
