@@ -255,13 +255,13 @@ def smollm3_3b() -> Experiment:
 def _decoder(dialect: Any = "", *, hidden_dim: int, activation: Any = "silu", **fields: Any) -> GptConfig:
     """Returns a decoder of LLaMA's shape."""
     dense = Dense(hidden_dim=hidden_dim, activation=activation, gated=True)
-    shape = dict(positions=Rotary(), feed_forward=dense, norm=NormConfig(eps=1e-5), output=Output(tied=False))
+    shape: dict[str, Any] = dict(positions=Rotary(), feed_forward=dense, norm=NormConfig(eps=1e-5), output=Output(tied=False))
     return GptConfig(dialect=dialect, **shape | fields)
 
 
 def _gemma(dialect: Any, *, model_dim: int, **fields: Any) -> GptConfig:
     norm = NormConfig(kind="rms_plus_one", order="sandwich")
-    shape = dict(activation="gelu_tanh", norm=norm, output=Output(), embedding_scale=model_dim**0.5)
+    shape: dict[str, Any] = dict(activation="gelu_tanh", norm=norm, output=Output(), embedding_scale=model_dim**0.5)
     return _decoder(dialect, model_dim=model_dim, **shape | fields)
 
 

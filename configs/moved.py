@@ -280,7 +280,8 @@ _SCALINGS = {
 
 def _mixture(old: dict[str, Any]) -> dict[str, Any]:
     """Returns a mixture's values of one class as those of its parts."""
-    gating = _ROUTERS.get(old.get("gating", "top2"), old.get("gating"))
+    gating = str(old.get("gating", "top2"))
+    gating = _ROUTERS.get(gating, gating)
     new = _placed(old, _MIXTURE)
     router = new.get("router", {})
     noise, correction, groups = (router.pop(name, {}) for name in ("noise", "correction", "groups"))

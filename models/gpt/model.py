@@ -64,13 +64,14 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         g = self._attention_inputs(positions_BL, self._mask(segments_BL, batch), segments_BL)
         x_BLM = self.embed_tokens(batch["tokens"], positions_BL, None)
         for layers in self.stacks:
-            x_BLM, _ = self._run(layers, x_BLM, g, Context.evaluation().for_layers(depth(layers)))
+            context = Context.evaluation().for_layers(depth(layers))
+            x_BLM, _ = transformer.run(layers, x_BLM, g, context, self._layer_settings(layers, context.numbers))
         return self.output_logits(x_BLM)
 
     @property
     def coupled(self) -> tuple[str, ...]:
         """Returns the model itself where the routers' balance is that of all of a batch's tokens together; see `Model`."""
-        pooled = self.c.moe is not None and self.c.moe.balance == "pooled" and self.c.moe.balance_weight > 0
+        pooled = self.c.moe is not None and self.c.moe.losses.balance == "pooled" and self.c.moe.losses.balance_weight > 0
         return (self.scope.path,) if pooled else ()
 
     @property

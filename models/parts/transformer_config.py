@@ -302,6 +302,8 @@ class EncoderDecoderConfig(StackConfig):
     stacks: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
+        if self.moe:
+            self.moe.refuse_leading()
         super().__post_init__()
         if self.decoder.layers and (self.decoder.layers % len(self.layer_group) or self.decoder.layers >= self.layers):
             raise ValueError(
@@ -315,8 +317,6 @@ class EncoderDecoderConfig(StackConfig):
                 f"norm.order={self.norm.order!r}: a decoder that attends to a source has no such order; nearest is 'pre'"
             )
         self.refuse_pattern()
-        if self.moe:
-            self.moe.refuse_leading()
 
     @property
     def multiple(self) -> int:

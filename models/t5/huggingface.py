@@ -21,6 +21,7 @@ from models.interchange.settings import (
     write_activation,
 )
 from models.interchange.tensors import matrix, table, vector
+from models.parts.attention.config import RelativeBuckets
 from models.parts.moe.config import MoeConfig, Top1
 from models.t5.config import T5Config
 
@@ -196,6 +197,7 @@ class _HuggingFace(Interchange[T5Config]):
         ]
 
     def entries(self, c: T5Config) -> list[Entry]:
+        assert isinstance(c.positions, RelativeBuckets)
         m = c.model_dim
         mapped = [table(_TABLE, "embedding.table", (c.vocab, m))]
         for side in ("encoder", "decoder"):

@@ -91,7 +91,7 @@ class Whisper(WhisperEncoder, EncoderDecoder, HearsWindows):
     @property
     def longest(self) -> int:
         """Returns the most tokens of a text."""
-        return self.c.max_positions
+        return self.c.positions.rows
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
         """Returns the number of frames and of the texts' tokens, padding left out."""

@@ -10,7 +10,7 @@ import pytest
 from models.bert.config import BertConfig
 from models.bert.huggingface import INTERCHANGE
 from models.interchange import InterchangeError
-from models.parts.attention.config import LayerVariant
+from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.heads_config import Tagging
 from models.parts.nested import changed
 from tests.parity.live import FIXTURES
@@ -183,7 +183,7 @@ def test_layers_are_told_apart_in_the_old_way_and_in_the_new():
     new = read("modernbert", layer_types=types, rope_parameters=bases, global_rope_theta=7.0, global_attn_every_n_layers=9)
     assert read("modernbert", global_rope_theta=500.0, local_rope_theta=50.0) == new
     full, near = LayerVariant(), LayerVariant(window=65, base=50.0)
-    assert new.attention.pattern == (full, near, near) and new.positions.base == 500.0
+    assert new.attention.pattern == (full, near, near) and new.positions == Rotary(base=500.0)
     assert read("modernbert", rope_parameters={"full_attention": None}) == read("modernbert")
     odd = read("modernbert", layer_types=[*types[1:], types[1]], local_attention=7)
     near = LayerVariant(window=4, base=10_000.0)

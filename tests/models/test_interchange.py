@@ -197,8 +197,8 @@ def test_what_ours_has_not_is_refused_by_name(family, config, parts):
 def test_rope_theta_is_found_where_old_and_new_versions_write_it():
     old = GPT_FILES.read_config(LLAMA | {"rope_theta": 500, "rope_scaling": None})
     new = GPT_FILES.read_config(LLAMA | {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}})
-    assert old == new and new.positions.base == 500.0
-    assert GPT_FILES.read_config(LLAMA).positions.base == 10_000.0
+    assert old == new and new.positions == Rotary(base=500.0)
+    assert GPT_FILES.read_config(LLAMA).positions == Rotary()
 
 
 BASE = BertConfig(

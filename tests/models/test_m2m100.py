@@ -38,7 +38,7 @@ def test_released_sizes_are_exact(name):
 
 
 def test_every_fourth_layer_of_nllbs_mixture_has_experts():
-    """Of 24 layers a stack, 6 are mixtures of 128 experts, with biases."""
+    """Six of the 24 layers of a stack are mixtures of 128 experts, with biases."""
     infos = {i.name: i.shape for i in describe(abstract_model(registry.load("nllb.moe_54b")))}
     assert infos["encoder.sparse.ffn.wi"] == infos["decoder.sparse.ffn.wi"] == (6, 128, 2048, 8192)
     assert infos["encoder.sparse.ffn.wo_bias"] == (6, 128, 2048)
@@ -72,4 +72,4 @@ def test_embeddings_are_scaled_and_positions_count_from_two(float64):
 def test_a_target_begins_with_the_end_of_another():
     """Each example of a packed row begins with </s>, 2, after which its language's token comes."""
     ids, positions = jnp.array([[50, 11, 12, 51, 13]]), jnp.array([[0, 1, 2, 0, 1]])
-    assert_array_equal(shift_right(ids, positions, M2M100Config.start_id), [[2, 50, 11, 2, 51]])
+    assert_array_equal(shift_right(ids, positions, 2), [[2, 50, 11, 2, 51]])

@@ -13,13 +13,13 @@ from models.interchange.settings import (
     Setting,
     allowed,
     also,
-    assembled,
     choice,
     constant,
     fixed,
     head_count,
     must_be,
 )
+from models.parts.nested import changed
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +96,7 @@ def test_fields_of_fields_are_named_by_dotted_paths():
     c = MIXTURE.read({"width": 8, "n_experts": 3})
     assert c.experts == Experts(count=3) and c.attention == Attention()
     assert MIXTURE.write(c)["n_experts"] == 3
-    assert assembled(c, {"experts.count": 5, "heads": 8}) == dataclasses.replace(c, experts=Experts(5), heads=8)
+    assert changed(c, {"experts.count": 5, "heads": 8}) == dataclasses.replace(c, experts=Experts(5), heads=8)
 
 
 @pytest.mark.parametrize(

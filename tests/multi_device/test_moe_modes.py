@@ -20,6 +20,7 @@ from models.parts.moe.config import Capacity, ExpertChoice, ExpertsConfig, MoeCo
 from models.parts.moe.layer import Moe
 from models.parts.nested import changed
 from models.parts.transformer_config import BlockConfig, Dense
+from models.protocol import Context
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
 from models.sharding.params import stack_modules
@@ -32,10 +33,13 @@ from trainers.plan import fresh_state, make_plan
 
 pytestmark = pytest.mark.integration
 
+TRAINING = dataclasses.replace(Context.evaluation(), key=jax.random.key(3), training=True)
 ONE = Component(Layout(name="one", mesh=()), "decoder.moe")
 BOTH = ("data", "expert")
 MODEL = 16
-BLOCK = BlockConfig(model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=32))
+BLOCK = BlockConfig(
+    model_dim=MODEL, attention=GroupedQuery(heads=1, head_dim=2), positions=None, feed_forward=Dense(hidden_dim=32)
+)
 MODES = {
     "top2": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=1.0)),
     "top2_dropless": MoeConfig(experts=ExpertsConfig(count=8), group_size=32, capacity=Capacity(factor=0.0)),
@@ -72,7 +76,7 @@ def run(c: MoeConfig, scope: Component):
     module, x_BLM, mask_BL = layer(c, scope)
 
     def objective(module, x_BLM):
-        y_BLM, stats = module(x_BLM, mask_BL, jax.random.key(3))
+        y_BLM, stats = module(x_BLM, mask_BL, TRAINING)
         return jnp.sum(y_BLM**2) + stats["balance_loss"].sum, (y_BLM, stats)
 
     step = jax.jit(jax.value_and_grad(objective, argnums=(0, 1), has_aux=True)).lower(module, x_BLM).compile()
@@ -109,9 +113,9 @@ def oracle(mode: str):
 def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, float64):
     """Values and gradients equal those of the einsum on one device to 1e-9, and the same tokens meet the same experts; tokens
     travel by all-to-all, and nothing is gathered."""
-    found, stats, kinds = run(MODES[mode], by(dispatch, on(LAYOUTS[layout](2, 4))))
+    result, stats, kinds = run(MODES[mode], by(dispatch, on(LAYOUTS[layout](2, 4))))
     want, counts = oracle(mode)
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, want)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), result, want)
     for name in set(counts) - {"balance_loss", "router_entropy"}:
         jax.tree.map(assert_array_equal, stats[name], counts[name])
     assert kinds["all-gather"] == 0
@@ -123,8 +127,8 @@ def test_tokens_travel_in_parts(float64):
     """To the first of a device's two experts, then to the second, without another value; dropout inside experts is refused."""
     scope = on(LAYOUTS["expert_parallel"](2, 4))
     scope = dataclasses.replace(scope, execution=Execution(dispatch="all_to_all", exchange_parts=4))
-    found, _, kinds = run(MODES["top2"], scope)
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
+    result, _, kinds = run(MODES["top2"], scope)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), result, oracle("top2")[0])
     assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
     with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
         run(changed(MODES["top2"], {"experts.dropout": 0.4}), scope)
@@ -148,7 +152,7 @@ def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
         modules = stack_modules(lambda key: Moe(c, BLOCK, key, scope), jax.random.key(1), 2)
 
         def objective(modules, x_PBLM):
-            one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, None)[0], spmd_axis_name=spmd_axis_name)
+            one = jax.vmap(lambda module, x_BLM: module(x_BLM, mask_BL, Context.evaluation())[0], spmd_axis_name=spmd_axis_name)
             return jnp.sum(one(modules, x_PBLM) ** 2)
 
         value = jax.jit(jax.value_and_grad(objective, argnums=(0, 1)))
@@ -170,19 +174,20 @@ def test_a_written_exchange_that_cannot_be_is_refused(float64):
     with pytest.raises(LayoutError, match=r"needs 'group' cut by .* not \('data',\); dispatch 'sort' takes any"):
         run(c, by("all_to_all", on(layout)))
     with pytest.raises(LayoutError, match=r"of size 6 is not divisible by the 4 shards .* nearest that fits is 3"):
-        run(dataclasses.replace(c, experts=6), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
+        run(changed(c, {"experts.count": 6}), by("all_to_all", on(LAYOUTS["expert_parallel"](2, 4))))
 
 
 # --- whole training steps -----------------------------------------------------------------------------------------
 
 STEPS = 3
-WHOLE = {"top1": {"gating": "top1", "capacity_factor": 1.25, "input_jitter": 0.01}, "expert_choice": {"gating": "expert_choice"}}
+WHOLE = {"top1": {"moe.router": Top1(jitter=0.01), "moe.capacity.factor": 1.25}, "expert_choice": {"moe.router": ExpertChoice()}}
 
 
 def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on."""
     e = equality.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    e = varied(e, dispatch=dispatch, **WHOLE[mode])
+    e = varied(e, dispatch=dispatch)
+    e = dataclasses.replace(e, model=changed(e.model, WHOLE[mode]))
     return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 
@@ -216,12 +221,12 @@ def test_training_equals_one_device(layout, mode, dispatch):
     """Losses, parameters and routing counts of the first steps equal those of the einsum on one device, to 1e-9; tokens
     travel by all-to-all, and no experts or dispatched tokens are gathered."""
     e = experiment(mode, dispatch, LAYOUTS[layout](2, 4))
-    found = train(mode, dispatch, e.layout, jax.devices())
-    far = equality.differences(found, on_one_device(mode))
+    result = train(mode, dispatch, e.layout, jax.devices())
+    far = equality.differences(result, on_one_device(mode))
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
-    assert len({float(m["loss"]) for m in found.metrics}) == STEPS
-    assert sum(c.kind == "all-to-all" for c in found.collectives) == (14 if dispatch == "ragged" else 12)
-    assert tables.expert_gathers(e, found.collectives) == 0
+    assert len({float(m["loss"]) for m in result.metrics}) == STEPS
+    assert sum(c.kind == "all-to-all" for c in result.collectives) == (14 if dispatch == "ragged" else 12)
+    assert tables.expert_gathers(e, result.collectives) == 0
 
 
 def test_only_the_encoder_lets_experts_choose():

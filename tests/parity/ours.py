@@ -119,7 +119,7 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
         positions, name = given["mask"].shape[1], "logits" if config.vocab else "last_hidden_state"
         results = {name: jax.jit(lambda m, b: _heard(m, b))(m, b)[:, :positions]}
     elif isinstance(config, VitConfig):
-        results = jax.jit(lambda m, b: {"logits": m(b)} if config.classes else _features(m, b))(m, b)
+        results = jax.jit(lambda m, b: {"logits": m(b)} if config.head.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
         results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
     else:

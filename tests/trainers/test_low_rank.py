@@ -1,6 +1,7 @@
 """Adapters and quantised matrices in the layer: the same loss and gradients as the sums that they stand for; what they save."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -113,10 +114,10 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
 
 
 def test_a_quantised_base_needs_less_memory():
-    """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
+    """The compiled step's arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
     backward pass, with no recomputation of layers."""
     heads, dense = GroupedQuery(heads=4, head_dim=32, kv_heads=4), Dense(hidden_dim=512, activation="silu", gated=True)
-    wide = dict(layers=8, model_dim=128, attention=heads, feed_forward=dense)
+    wide: dict[str, Any] = dict(layers=8, model_dim=128, attention=heads, feed_forward=dense)
     memory, matrices = {}, 8 * (4 * 128 * 128 + 3 * 128 * 512)
     for base in ("", "nf4"):
         e = tiny("gpt.smollm2_135m", Lora(rank=2, targets=("all-linear",), base=base), **wide)

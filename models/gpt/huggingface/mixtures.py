@@ -135,10 +135,11 @@ def _read_sparse_layers(theirs: Settings) -> Fields:
 
 
 def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
+    assert c.moe is not None
     if len(c.layer_group) > 1 and (c.moe.first or c.leading):
         raise InterchangeError(
-            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but sparse_first={c.moe.first} "
-            f"and leading_layers={c.leading}"
+            f"Hugging Face's Qwen has experts in every n-th layer, or in all but the first, but moe.first={c.moe.first} "
+            f"and moe.leading={c.leading}"
         )
     return {"decoder_sparse_step": len(c.layer_group), "mlp_only_layers": list(range(c.leading))}
 

@@ -78,7 +78,7 @@ def bert(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def _encoder_decoder(m: dict[str, Any], d: dict[str, Any], vocab: int) -> Any:
-    """T5, or with a mixture SwitchTransformers, every `sparse_every`-th layer of which has experts."""
+    """T5, or with a mixture SwitchTransformers, every `moe.every`-th layer of which has experts."""
     layers, moe = m["layers"] // 2, m["moe"]
     common = dict(
         vocab_size=vocab,
@@ -134,8 +134,8 @@ def vit(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
 
     def batch() -> dict[str, Any]:
         rows = d["batch_size"]
-        pixels = torch.rand(rows, m["channels"], m["height"], m["width"])
-        return {"pixel_values": pixels, "labels": torch.randint(m["classes"], (rows,))}
+        pixels = torch.rand(rows, *(m["patches"][side] for side in ("channels", "height", "width")))
+        return {"pixel_values": pixels, "labels": torch.randint(m["head"]["classes"], (rows,))}
 
     return transformers.ViTForImageClassification(config), batch
 
@@ -148,7 +148,7 @@ def whisper(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Any]:
         "dropout": m["dropout"],
         "max_source_positions": m["source_positions"],
         "max_target_positions": m["positions"]["rows"],
-        "decoder_start_token_id": m["start_id"],
+        "decoder_start_token_id": m["decoder"]["start_id"],
         "bos_token_id": 1,
         "pad_token_id": 1,
         "eos_token_id": 1,

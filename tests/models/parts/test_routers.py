@@ -1,5 +1,7 @@
 """Routers of released decoders, against what their papers write, a token at a time in NumPy; and shared experts."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +15,12 @@ from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsC
 from models.parts.moe.layer import Moe, clipped_swiglu, routing_loss
 from models.parts.nested import changed
 from models.parts.transformer_config import BlockConfig, Dense
+from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 
+EVALUATION = Context.evaluation()
+TRAINING = dataclasses.replace(EVALUATION, key=jax.random.key(0), training=True)
 HERE = Component(Layout(name="one", mesh=()))
 SIZE, HIDDEN = 6, 10
 DEEPSEEK = MoeConfig(
@@ -38,6 +43,7 @@ def layer_of(c: MoeConfig):
     block = BlockConfig(
         model_dim=SIZE,
         attention=GroupedQuery(heads=1, head_dim=2),
+        positions=None,
         feed_forward=Dense(hidden_dim=HIDDEN, activation="silu", gated=True),
     )
     layer = Moe(c, block, jax.random.key(0), HERE)
@@ -73,7 +79,7 @@ def test_a_bias_changes_who_is_chosen_and_no_gate():
 
 
 def test_experts_are_of_the_groups_with_the_best_two():
-    """Of groups (.9 .1), (.6 .6), (.8 .0) the second and the first have the best sums of two: the .8 is out of reach."""
+    """The second and the first of groups (.9 .1), (.6 .6), (.8 .0) have the best sums of two: the .8 is out of reach."""
     scores = jnp.array([[[0.9, 0.1, 0.6, 0.6, 0.8, 0.0]]])
     assert_array_equal(moe.best_groups(scores, 3, 2)[0, 0], [True] * 4 + [False] * 2)
     router = TopK(choices=3, groups=ExpertGroups(count=3, chosen=2))
@@ -85,7 +91,7 @@ def test_deepseeks_mixture_is_its_formula(float64):
     """Equations 12 to 16 of DeepSeek-V3, a token at a time: sigmoids, the bias in the choice, groups, gates over their sum, and
     the shared expert."""
     layer, x, mask = layer_of(DEEPSEEK)
-    found, _ = jax.jit(layer)(x, mask, None)
+    found, _ = jax.jit(layer)(x, mask, EVALUATION)
     for x_M, y_M in zip(np.asarray(x).reshape(-1, SIZE), np.asarray(found).reshape(-1, SIZE), strict=True):
         score = 1 / (1 + np.exp(-x_M @ np.asarray(layer.router[...])))
         by = score + np.asarray(layer.correction[...])
@@ -106,25 +112,25 @@ def test_the_gradient_of_the_bias_of_the_choice_is_the_load(float64):
     mask = mask.at[0, :5].set(False)
 
     @jax.jit
-    def loss(layer, key):
-        y, statistics = layer(x, mask, key)
+    def loss(layer, context):
+        y, statistics = layer(x, mask, context)
         stacked = jax.tree.map(lambda leaf: leaf[None], statistics)
         return jnp.sum(y**2), routing_loss(DEEPSEEK, stacked, jnp.sum(mask), "decoder").value
 
-    gradient = jax.grad(lambda layer: sum(loss(layer, jax.random.key(0))))(layer)
+    gradient = jax.grad(lambda layer: sum(loss(layer, TRAINING)))(layer)
     assert np.abs(gradient.router[...]).max() > 0
     scores = jax.nn.sigmoid(x.reshape(-1, SIZE)[np.asarray(mask).ravel()] @ layer.router[...])
     by = scores + layer.correction[...]
     chosen = jax.lax.top_k(jnp.where(moe.best_groups(by[None], 4, 2)[0], by, -jnp.inf), 3)[1]
     counts = np.bincount(np.asarray(chosen).ravel(), minlength=8)
     assert_array_equal(gradient.correction[...], 8 * counts - 3 * 19)
-    assert_array_equal(jax.grad(lambda layer: sum(loss(layer, None)))(layer).correction[...], np.zeros(8))
-    (_, trained), (_, evaluated) = loss(layer, jax.random.key(0)), loss(layer, None)
+    assert_array_equal(jax.grad(lambda layer: sum(loss(layer, EVALUATION)))(layer).correction[...], np.zeros(8))
+    (_, trained), (_, evaluated) = loss(layer, TRAINING), loss(layer, EVALUATION)
     assert trained == evaluated
 
 
 def test_the_bias_of_the_choice_balances_the_load():
-    """Of 8 experts, two a token, with scores that prefer some, the busiest serves 3 times its share; 400 steps of .01 against the
+    """The busiest of 8 experts, two a token, with scores that prefer some, serves 3 times its share; 400 steps of .01 against the
     signs of loads later, hardly more than its share."""
     rng = np.random.default_rng(0)
     skewed = rng.normal(size=(1, 512, 8)) + np.linspace(-1, 1, 8)
@@ -151,9 +157,9 @@ def test_a_gated_shared_expert_is_weighted_by_a_sigmoid(float64):
     """Qwen2-MoE: of two layers with the same weights the second's shared expert has a gate."""
     layer, x, mask = layer_of(changed(DEEPSEEK, {"experts.shared.gated": True}))
     weight = np.asarray(layer.shared_gate[...])[:, 0]
-    whole = layer(x, mask, None)[0]
+    whole = layer(x, mask, EVALUATION)[0]
     shared, layer.shared_gate, layer.c = layer.shared, None, DEEPSEEK
-    plain = layer(x, mask, None)[0]
+    plain = layer(x, mask, EVALUATION)[0]
     gate = 1 / (1 + np.exp(-np.asarray(x) @ weight))
     assert_allclose(whole - plain, (gate - 1)[..., None] * np.asarray(shared(x)), rtol=1e-9, atol=1e-12)
 

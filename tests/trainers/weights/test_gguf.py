@@ -72,7 +72,7 @@ def write(
         tensors[f"blk.{i}.ffn_norm.weight"] = layer["ffn_norm.scale"]
         for theirs, mine in {"gate": "wg", "up": "wi", "down": "wo"}.items():
             tensors[f"blk.{i}.ffn_{theirs}.weight"] = layer[f"ffn.{mine}"].T
-        if c.attention.biases:
+        if isinstance(c.attention, GroupedQuery) and c.attention.biases:
             tensors[f"blk.{i}.attn_q.bias"] = permuted(layer["attention.q_bias"].reshape(-1), c.attention.heads)
             tensors[f"blk.{i}.attn_k.bias"] = permuted(layer["attention.k_bias"].reshape(-1), c.attention.groups)
             tensors[f"blk.{i}.attn_v.bias"] = layer["attention.v_bias"].reshape(-1)

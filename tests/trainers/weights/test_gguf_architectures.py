@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from models.gpt.gguf import INTERCHANGE as GGUF
 from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
 from models.interchange import InterchangeError, tensors
-from models.parts.attention.config import Llama3, LongRope, Rotary, Scaling
+from models.parts.attention.config import GroupedQuery, Llama3, LongRope, Rotary, Scaling
 from scripts.lab.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
@@ -284,6 +284,7 @@ def test_one_size_of_gemma_has_another_scale(layers, width, scalar):
     }
     c = GGUF.read_config("gemma2", settings, {"token_embd.weight": np.zeros((8, 1))})
     heads = c.attention
+    assert isinstance(heads, GroupedQuery)
     assert (heads.scale_dim, heads.logit_cap, c.output.cap, heads.pattern[0].window) == (scalar, 50, 30, 4096)
 
 
