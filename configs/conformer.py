@@ -15,7 +15,19 @@ from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt, Linear
 from data.config import Decode, HeldOut
 from data.speech.config import SpanMasks, SpecAugment, SpeechData
-from models.conformer.config import ConformerConfig
+from models.conformer.config import (
+    BatchNorm,
+    ConformerConfig,
+    ConformerLayer,
+    ConvolutionalPositions,
+    Ctc,
+    Quantizer,
+    Transducer,
+    TransformerLayer,
+    W2vBert,
+    Wav2Vec,
+    Waveform,
+)
 from models.execution import Execution
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fsdp_within_data, fully_sharded
@@ -23,9 +35,10 @@ from models.sharding.layouts import data_parallel, fsdp_within_data, fully_shard
 MASKS = SpanMasks(probability=0.065, span=10, stride=4)
 
 
-def conformer(layers: int, dim: int, heads: int, kernel: int, **fields: Any) -> ConformerConfig:
+def conformer(layers: int, dim: int, heads: int, kernel: int = 5, **fields: Any) -> ConformerConfig:
     """Returns a published size: four times the width inside feed-forward layers."""
-    return ConformerConfig(layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, kernel=kernel, **fields)
+    settings: dict[str, Any] = {"layer": ConformerLayer(kernel=kernel)} | fields
+    return ConformerConfig(layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, **settings)
 
 
 def labelled(name: str, model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
@@ -69,24 +82,25 @@ def pretraining(name: str, model: ConformerConfig, layout: Layout, batch: int, *
 def large() -> Experiment:
     """Conformer L, a transducer of 1,024 word pieces (2005.08100, table 1: 118.8 M with its LSTM of 640; ours 113 M, without the
     language model's share)."""
-    model = conformer(17, 512, 8, 32, positions="relative", conv_norm="batch", conv_bias=True, objective="transducer", vocab=1024)
+    layer = ConformerLayer(kernel=32, positions="relative", norm=BatchNorm(), bias=True)
+    model = conformer(17, 512, 8, layer=layer, objective=Transducer(vocab=1024))
     return labelled("large", model, data_parallel(64, 1), 2048)
 
 
 def xl() -> Experiment:
     """Conformer XL, 0.6 B (2010.10504, table 1), pre-trained by wav2vec 2.0's loss with linear targets."""
-    return pretraining("xl", conformer(24, 1024, 8, 5, objective="wav2vec"), fully_sharded(64, 1), 2048)
+    return pretraining("xl", conformer(24, 1024, 8, objective=Wav2Vec()), fully_sharded(64, 1), 2048)
 
 
 def xxl() -> Experiment:
     """Conformer XXL, 1.0 B (2010.10504, table 1), pre-trained as XL."""
-    return pretraining("xxl", conformer(42, 1024, 8, 5, objective="wav2vec"), fully_sharded(128, 1), 2048, remat="full")
+    return pretraining("xxl", conformer(42, 1024, 8, objective=Wav2Vec()), fully_sharded(128, 1), 2048, remat="full")
 
 
 def g() -> Experiment:
     """Conformer G, 8.0 B (BigSSL): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
     stages, as BigSSL's was, and in 2D."""
-    return pretraining("g", conformer(36, 3072, 16, 5, objective="wav2vec"), fsdp_within_data(8, 64), 2048, remat="full")
+    return pretraining("g", conformer(36, 3072, 16, objective=Wav2Vec()), fsdp_within_data(8, 64), 2048, remat="full")
 
 
 def w2v_bert_xl() -> Experiment:
@@ -107,15 +121,10 @@ def wav2vec2_base() -> Experiment:
         12,
         768,
         12,
-        5,
-        block="transformer_post",
-        positions="convolution",
-        front="waveform",
-        front_channels=512,
-        front_norm="group",
-        front_bias=False,
-        objective="wav2vec",
-        codebooks=2,
+        layer=TransformerLayer(order="post"),
+        positions=ConvolutionalPositions(),
+        front=Waveform(channels=512, norm="group", bias=False),
+        objective=Wav2Vec(quantizer=Quantizer(codebooks=2)),
     )
     base = pretraining("wav2vec2_base", model, fully_sharded(64, 1), 384)
     return replace(
@@ -126,9 +135,8 @@ def wav2vec2_base() -> Experiment:
 
 
 def _w2v_bert(contrastive: int, masked: int) -> ConformerConfig:
-    return conformer(
-        masked, 1024, 8, 5, contrastive_layers=contrastive, objective="w2v_bert", codebooks=1, codes=1024, code_dim=1024
-    )
+    objective = W2vBert(contrastive_layers=contrastive, quantizer=Quantizer(codes=1024), code_dim=1024)
+    return conformer(masked, 1024, 8, objective=objective)
 
 
 def small_czech() -> Experiment:
@@ -141,7 +149,7 @@ def small_czech() -> Experiment:
     """
     return Experiment(
         name="conformer.small_czech",
-        model=conformer(8, 144, 4, 15, vocab=48, utterances=4),
+        model=conformer(8, 144, 4, 15, objective=Ctc(vocab=48), utterances=4),
         layout=data_parallel(1, 1),
         data=SpeechData(
             cache="fillets",
@@ -177,7 +185,7 @@ def small_unlabelled() -> Experiment:
     return replace(
         base,
         name="conformer.small_unlabelled",
-        model=conformer(8, 144, 4, 15, utterances=4, objective="wav2vec", code_dim=64, negatives=50),
+        model=conformer(8, 144, 4, 15, utterances=4, objective=Wav2Vec(code_dim=64, negatives=50)),
         data=SpeechData(cache="unlabelled", batch_size=8, seconds=16.0, slots=4, front="kaldi", masks=MASKS),
         train=Train(steps=1500, clip_norm=5.0, checkpoint=Checkpointing(every=500, keep=1)),
         eval=HeldOut(split="test", batch_size=16),

@@ -111,7 +111,7 @@ def pod() -> Experiment:
             attention_bias=False,
             output_bias="yes",
         ),
-        conformer=conformer(36, 3072, 16, 5, objective="none", dropout=0.0),
+        conformer=conformer(36, 3072, 16, dropout=0.0),
     )
     return Experiment(
         name="multimodal.pod",

@@ -189,6 +189,8 @@ def _union_from_json(data: Any, members: dict[str, Any], path: str) -> Any:
 def _dataclass_from_json(data: Any, kind: Any, path: str) -> Any:
     if not isinstance(data, dict):
         raise ConfigError(f"{path}: expected an object, got {json.dumps(data)[:60]}")
+    if own := getattr(kind, "modernized", None):
+        data = own(data)
     hints = typing.get_type_hints(kind)
     known = [field.name for field in dataclasses.fields(kind)]
     for key in data:

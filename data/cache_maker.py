@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from data import paths
+from data import kinds, paths
 from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
 from data.packages.locations import Location, PackageSource
@@ -232,3 +232,8 @@ class AdoptingMaker(CacheMaker[Config]):
 def _split(name: str) -> str:
     """Returns what a part or a split is called in reports: the only part is the training split."""
     return "train" if name == ALL else name
+
+
+def maker_of(name: str, settings: CacheConfig, root: Path, progress: Progress = print) -> CacheMaker[Any]:
+    """Returns the maker of a cache, in the data folder `root`."""
+    return kinds.module(settings.kind, "maker").maker(name, settings, root, progress)

@@ -6,17 +6,13 @@ CacheConfig, and `ENTRIES`, the prepared caches by name) and maker.py (`maker`, 
 cache). Registering one is a line in `KINDS`.
 """
 
+import functools
 import importlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from data.config import CacheConfig, DataConfig, Decode, HeldOut
-from data.stages import Progress
 from data.task import Task
 from models.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from data.cache_maker import CacheMaker
 
 KINDS: dict[str, str] = {  # name -> package
     "chat": "data.chat",
@@ -41,11 +37,6 @@ def task_of(data: DataConfig) -> Task[Any]:
     return module(data.kind, "task").task(data)
 
 
-def maker_of(name: str, settings: CacheConfig, root: Path, progress: Progress = print) -> "CacheMaker[Any]":
-    """Returns the maker of a cache, in the data folder `root`; raises UserError with the nearest name."""
-    return module(settings.kind, "maker").maker(name, settings, root, progress)
-
-
 def config_classes() -> dict[str, type]:
     """Returns the configuration classes of all kinds, by class name, present or earlier."""
     classes = {cls.__name__: cls for name in KINDS for cls in module(name, "config").CONFIGS}
@@ -55,6 +46,12 @@ def config_classes() -> dict[str, type]:
 def cache_classes() -> list[type[CacheConfig]]:
     """Returns the classes of settings of the caches of all kinds."""
     return [cls for name in KINDS for cls in module(name, "caches").CACHES]
+
+
+@functools.cache
+def prepared() -> dict[str, CacheConfig]:
+    """Returns the settings of the prepared caches of all kinds, by name."""
+    return {name: entry for kind in KINDS for name, entry in module(kind, "caches").ENTRIES.items()}
 
 
 def eval_classes() -> dict[str, type]:

@@ -11,15 +11,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from data import kinds, paths
+from data.cache_maker import maker_of
 from data.config import CacheConfig
 from data.packages import fetch
 from data.reading import files
 from data.stages import Progress, stage
 from data.task import DataError
 
-PREPARED: dict[str, CacheConfig] = {
-    name: entry for kind in kinds.KINDS for name, entry in kinds.module(kind, "caches").ENTRIES.items()
-}
+PREPARED = kinds.prepared()
 
 
 def settings_from(source: str) -> CacheConfig:
@@ -78,7 +77,7 @@ def prepare(
     settings = settings or PREPARED[cache]
     root = data_dir or paths.data_dir()
     folder = root / "caches" / cache
-    maker = kinds.maker_of(cache, settings, root, progress)
+    maker = maker_of(cache, settings, root, progress)
     for other in settings.caches:
         prepare(other, data_dir=root, progress=progress)
     if vocabulary:

@@ -69,7 +69,7 @@ class Context:
 
 
 class Model(Protocol):
-    """What the training step asks of a model: a pytree of parameters (an `nnx.Module`) with pure methods.
+    """A model as the training step knows it: a pytree of parameters (an `nnx.Module`) with pure methods.
 
     Attributes:
       c: its configuration.

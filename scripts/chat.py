@@ -19,12 +19,12 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from data.lamda.tools import reference
-from data.lamda.tools.toolset import Toolset
 from models.errors import UserError, nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 from trainers.inference.tool_loop import Reply, for_user, reply
+from trainers.inference.tools import reference
+from trainers.inference.tools.toolset import Toolset
 
 if TYPE_CHECKING:  # main imports it, after JAX is set up
     from trainers.inference.sample_and_rank import Candidate

@@ -21,12 +21,12 @@ import textwrap
 
 from configs.overrides import override
 from configs.registry import ConfigError
-from data.lamda.tools import reference
 from data.packages.weights import WEIGHTS, fetch_weights
 from data.prepare import PREPARED, own_settings, settings_from
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.prepare import prepare
+from trainers.inference.tools import reference
 
 
 def main(arguments: list[str] | None = None) -> int:

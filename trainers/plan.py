@@ -40,6 +40,7 @@ class Plan:
       trained: names of the parameters that the run changes; the optimizer has no others.
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh.
+      statistics: names of the running statistics that each step replaces.
     """
 
     experiment: Experiment
@@ -50,6 +51,7 @@ class Plan:
     tx: optax.GradientTransformation
     state: State
     shardings: Any
+    statistics: frozenset[str] = frozenset()
 
     @functools.cached_property
     def apart(self) -> frozenset[str]:
@@ -167,9 +169,11 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     infos |= lora.adapters(infos, train.finetune.lora, experiment.model)
     infos = dict(sorted(lora.stored(infos, train.finetune.lora).items()))
     trained = lora.trained(infos, train.finetune)
+    statistics = frozenset(name for name in trained if infos[name].statistic)
+    trained -= statistics
     changed = {name: info for name, info in infos.items() if name in trained}
     tx = transforms.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
-    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None)
+    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics)
     state = _shapes(plan)
     shardings = None
     if mesh:

@@ -79,10 +79,11 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         with jax.named_scope("optimizer"):  # in the compiled program, names what belongs to it
             updates, optimizer = plan.tx.update(grads, state.optimizer, trained)
             changed: Any = optax.apply_updates(trained, updates)
+            statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
-                params=if_finite(changed | frozen, state.params),
+                params=if_finite(changed | frozen | statistics, state.params),
                 optimizer=if_finite(optimizer, state.optimizer),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {

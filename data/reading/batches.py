@@ -144,10 +144,9 @@ def end_with_parent() -> None:
 
 def held_out_batches(rows: Sequence[Example], features: Mapping[str, Feature], size: int) -> Iterator[Example]:
     """Yields held-out rows in batches of `size`, the last one padded with rows of each feature's `fill`."""
-    empty = {k: np.full(f.shape, f.fill, f.dtype) for k, f in features.items()}
     for start in range(0, len(rows), size):
-        chosen = rows[start : start + size]
-        chosen = [*chosen, *[empty] * (size - len(chosen))]
+        chosen = [*rows[start : start + size]]
+        chosen += [{k: np.full_like(chosen[0][k], f.fill) for k, f in features.items()}] * (size - len(chosen))
         yield {k: np.stack([row[k] for row in chosen]) for k in features}
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from data import untrusted
+from data import kinds, untrusted
 from data.config import DataConfig
 from data.paths import data_dir, sha256
 from data.task import DataError
@@ -20,12 +20,11 @@ def read_manifest(folder: Path) -> dict:
     """Returns a cache's manifest; raises DataError if there is none, with the command to run or the nearest name."""
     path = folder / "manifest.json"
     if not path.exists():
-        from data.prepare import PREPARED  # imports the settings of all kinds of data
-
+        known = kinds.prepared()
         name, there = folder.name, (other.parent.name for other in folder.parent.glob("*/manifest.json"))
-        hint = nearest(name, {*PREPARED, *there} - {name})
-        if name in PREPARED or "did you mean" not in hint:
-            hint = f"; run: python -m scripts.prepare_data {name}" + (" --from SOURCE" if name not in PREPARED else "")
+        hint = nearest(name, {*known, *there} - {name})
+        if name in known or "did you mean" not in hint:
+            hint = f"; run: python -m scripts.prepare_data {name}" + (" --from SOURCE" if name not in known else "")
         raise DataError(f"no prepared data at {folder}{hint}")
     return untrusted.read_json(path, DataError)
 

@@ -131,11 +131,6 @@ class SpeechTask(Task[SpeechData]):
             samples = np.pad(samples, (0, data.samples - len(samples)))
         return spectra.frames(samples, data.mels, data.front)
 
-    def listened(self, samples: np.ndarray) -> Example:
-        """Returns a row of one sound [N] without a text, as a model that transcribes it gets it."""
-        pcm = sound.to_pcm(samples)
-        return self.as_features({"ends": np.array([len(pcm)]), "samples": pcm})
-
     # --- evaluation ---
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:

@@ -1,15 +1,181 @@
 """The sizes of Conformers, and of wav2vec 2.0's Transformers. No JAX: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from models.parts.numbers import check_epsilon, check_finite
-from models.parts.transformer_config import check_dropout
+from models.parts.transformer_config import BlockConfig, check_dropout
 
-Objective = Literal["ctc", "transducer", "wav2vec", "w2v_bert", "none"]
 # wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
 WAVE = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
-STRIDE = {"mel": 4, "waveform": 320}  # frames, or samples, of a position
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Mel:
+    """Two 2-D convolutions of stride 2 over log-mel frames of so many bands."""
+
+    stride: ClassVar[int] = 4  # frames of a position
+
+    bands: int = 80
+    channels: int = 32
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Waveform:
+    """The seven convolutions of wav2vec 2.0 over samples.
+
+    Attributes:
+      channels: of each convolution.
+      norm: a "layer" norm of each convolution, or a "group" norm, over time, of the first.
+      bias: biases of the convolutions.
+    """
+
+    stride: ClassVar[int] = 320  # samples of a position
+
+    channels: int = 512
+    norm: Literal["layer", "group"] = "layer"
+    bias: bool = True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class BatchNorm:
+    """A norm over the whole batch, with running statistics for evaluation; each step keeps a share `decay` of them."""
+
+    decay: float = 0.99
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"decay={self.decay}: must be in [0, 1); usual are 0.9 and 0.99")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GroupNorm:
+    """A norm of each position in so many groups of channels; one group is a layer norm."""
+
+    groups: int = 1
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConformerLayer:
+    """A Conformer's layer.
+
+    Attributes:
+      kernel: taps of the depthwise convolution.
+      norm: after the convolution.
+      bias: biases of the convolution module.
+      positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary" (queries and keys are turned), "rotary_input"
+        (what they are made of is turned, head by head: the released rotary models), or "none", as the scaled models (2010.10504).
+    """
+
+    kernel: int = 5
+    norm: BatchNorm | GroupNorm = GroupNorm()
+    bias: bool = False
+    positions: Literal["relative", "rotary", "rotary_input", "none"] = "none"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TransformerLayer:
+    """wav2vec 2.0's layer, with its norms before sub-layers in the large models, after them in the base (section 4.2)."""
+
+    order: Literal["pre", "post"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ConvolutionalPositions:
+    """wav2vec 2.0's positions: a grouped convolution of what is heard, added before the stack."""
+
+    taps: int = 128
+    groups: int = 16
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Ctc:
+    """Connectionist temporal classification (Graves et al. 2006) into so many ids, of which 0 is the blank."""
+
+    vocab: int
+
+    def __post_init__(self) -> None:
+        if self.vocab < 1:
+            raise ValueError(f"vocab={self.vocab}: {type(self).__name__} writes text; it needs its ids")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Transducer(Ctc):
+    """A transducer (Graves 2012): an LSTM over the tokens so far, and a layer where both sides meet."""
+
+    predictor_layers: int = 1
+    predictor_dim: int = 640
+    joint_dim: int = 640
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantizer:
+    """A product quantizer.
+
+    Attributes:
+      codebooks: of each of which an entry is chosen.
+      codes: entries of each.
+      gumbel: (start, factor a step, least) of the temperature.
+      diversity_weight: of the loss that makes all codes be used.
+    """
+
+    codebooks: int = 1
+    codes: int = 320
+    gumbel: tuple[float, float, float] = (2.0, 0.999995, 0.5)
+    diversity_weight: float = 0.1
+
+    def __post_init__(self) -> None:
+        check_finite(self)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Contrastive:
+    """Pre-training without texts: a hidden position is told from others of its utterance.
+
+    Attributes:
+      quantizer: makes the targets; None compares with a linear map of what the front hears (the scaled recipe).
+      code_dim: size of the vectors that are compared.
+      negatives: other positions of an utterance.
+      temperature: divides cosines.
+      contrast_weight: of the contrastive loss; 0 leaves it out, for which the codebook collapses.
+    """
+
+    quantizer: Quantizer | None = None
+    code_dim: int = 256
+    negatives: int = 100
+    temperature: float = 0.1
+    contrast_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_finite(self)
+        if self.quantizer and self.code_dim % self.quantizer.codebooks:
+            raise ValueError(f"codebooks={self.quantizer.codebooks}: must divide code_dim={self.code_dim}; nearest is 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Wav2Vec(Contrastive):
+    """wav2vec 2.0 (arXiv 2006.11477): the loss is the contrastive one."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class W2vBert(Contrastive):
+    """w2v-BERT (arXiv 2108.06209).
+
+    Attributes:
+      contrastive_layers: of a stack before the other, which the contrastive loss is of.
+      masked_weight: of the masked prediction of codes, at the end.
+    """
+
+    quantizer: Quantizer = Quantizer()  # pyright: ignore[reportIncompatibleVariableOverride]
+    contrastive_layers: int
+    masked_weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.quantizer.codebooks != 1:
+            raise ValueError(f"codebooks={self.quantizer.codebooks}: W2vBert predicts codes of one; nearest is 1")
+        if self.contrastive_layers < 1:
+            raise ValueError(f"contrastive_layers={self.contrastive_layers}: W2vBert has a contrastive stack; nearest is 1")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -17,81 +183,31 @@ class ConformerConfig:
     """A Conformer (arXiv 2005.08100) that hears log-mel frames or a waveform. configs/conformer.py has the published rows.
 
     Attributes:
-      block: a layer of the stack: a "conformer"'s, or a "transformer"'s with its norm before or behind a sub-layer, which
-        wav2vec 2.0 has ("transformer_pre" in its large models, "transformer_post" in its base; arXiv 2006.11477, section 4.2).
       layers: of the stack that ends in the loss.
-      contrastive_layers: of the stack before it, which the contrastive loss is of (w2v-BERT, arXiv 2108.06209); 0 has none.
       hidden_dim: inside the feed-forward layers.
-      kernel: taps of the depthwise convolution.
-      conv_norm: after it: "batch" norm over the whole batch, "group" norm of each position, or "layer" norm.
-      groups: of "group".
-      positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary" (queries and keys are turned), "rotary_input"
-        (what they are made of is turned, head by head: the released rotary models), "convolution" (of `place_taps`, added
-        before the stack: wav2vec 2.0), or "none", as the scaled models (2010.10504).
-      place_taps, place_groups: of that convolution.
+      layer: what a layer is made of.
+      positions: what is added before the stack.
       final_norm: a layer norm behind the stack (the released models).
-      conv_bias: biases of the convolution module.
-      front: "mel" has two 2-D convolutions of stride 2, "waveform" the seven convolutions of wav2vec 2.0.
-      mels: bands of a frame.
-      front_channels: of the 2-D convolutions; of the waveform's.
-      front_norm: of the waveform's convolutions: a "layer" norm of each, or a "group" norm, over time, of the first.
-      front_bias: biases of the waveform's convolutions.
+      front: what makes positions of sound.
       utterances: the most that share a row.
-      objective: "ctc" (Graves et al. 2006), "transducer" (Graves 2012); without texts "wav2vec" (2006.11477) or "w2v_bert";
-        "none" is a tower of a larger model.
-      vocab: ids of CTC's and the transducer's outputs; 0 is the blank.
-      predictor_layers, predictor_dim: of the transducer's LSTM.
-      joint_dim: of the layer where its two sides meet.
-      code_dim: size of the vectors that the contrastive loss compares.
-      codebooks: of the product quantizer; 0 compares with a linear map of what the front hears (the scaled recipe).
-      codes: entries of each.
-      negatives: other positions of an utterance that a prediction is told from.
-      contrast_temperature: divides cosines.
-      gumbel: (start, factor a step, least) of the quantizer's temperature.
-      diversity_weight: of the loss that makes all codes be used.
-      contrast_weight: of the contrastive loss; 0 leaves it out, for which the codebook collapses.
-      masked_weight: of w2v-BERT's masked prediction.
+      objective: what the stack is trained for; None is a tower of a larger model.
     """
 
     family: ClassVar[str] = "conformer"
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}
 
-    block: Literal["conformer", "transformer_pre", "transformer_post"] = "conformer"
     layers: int
     model_dim: int
     hidden_dim: int
     heads: int
-    kernel: int = 5
-    contrastive_layers: int = 0
-    conv_norm: Literal["batch", "group", "layer"] = "layer"
-    groups: int = 8
-    positions: Literal["relative", "rotary", "rotary_input", "convolution", "none"] = "none"
-    place_taps: int = 128
-    place_groups: int = 16
+    layer: ConformerLayer | TransformerLayer = ConformerLayer()
+    positions: ConvolutionalPositions | None = None
     final_norm: bool = False
-    conv_bias: bool = False
-    front: Literal["mel", "waveform"] = "mel"
-    mels: int = 80
-    front_channels: int = 32
-    front_norm: Literal["layer", "group"] = "layer"
-    front_bias: bool = True
+    front: Mel | Waveform = Mel()
     utterances: int = 1
     dropout: float = 0.1
     norm_eps: float = 1e-5
-    objective: Objective = "ctc"
-    vocab: int = 0
-    predictor_layers: int = 1
-    predictor_dim: int = 640
-    joint_dim: int = 640
-    code_dim: int = 256
-    codebooks: int = 0
-    codes: int = 320
-    negatives: int = 100
-    contrast_temperature: float = 0.1
-    gumbel: tuple[float, float, float] = (2.0, 0.999995, 0.5)
-    diversity_weight: float = 0.1
-    contrast_weight: float = 1.0
-    masked_weight: float = 1.0
+    objective: Ctc | Transducer | Wav2Vec | W2vBert | None = None
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -101,25 +217,12 @@ class ConformerConfig:
             fits = [n for n in range(1, self.model_dim + 1) if self.model_dim % n == 0]
             best = min(fits, key=lambda n: abs(n - self.heads))
             raise ValueError(f"heads={self.heads}: must divide model_dim={self.model_dim}; nearest is {best}")
-        if self.conv_norm == "group" and self.model_dim % self.groups:
-            raise ValueError(f"groups={self.groups}: must divide model_dim={self.model_dim}; nearest is 1")
-        if self.positions == "convolution" and self.model_dim % self.place_groups:
-            raise ValueError(f"place_groups={self.place_groups}: must divide model_dim={self.model_dim}; nearest is 1")
-        if self.block != "conformer" and self.positions not in ("convolution", "none"):
-            raise ValueError(
-                f"positions={self.positions!r}: of block='conformer' alone; of {self.block!r} nearest is 'convolution'"
-            )
-        if (self.objective == "w2v_bert") != bool(self.contrastive_layers):
-            need = "needs contrastive_layers" if self.objective == "w2v_bert" else "has none"
-            raise ValueError(f"contrastive_layers={self.contrastive_layers}: objective={self.objective!r} {need}")
-        if self.objective == "w2v_bert" and self.codebooks != 1:
-            raise ValueError(f"codebooks={self.codebooks}: objective='w2v_bert' predicts codes of one; nearest is 1")
-        silent = self.pretrains or self.objective == "none"
-        if silent == bool(self.vocab):
-            need = "writes nothing; nearest is 0" if silent else "writes text; it needs its ids"
-            raise ValueError(f"vocab={self.vocab}: objective={self.objective!r} {need}")
-        if self.codebooks and self.code_dim % self.codebooks:
-            raise ValueError(f"codebooks={self.codebooks}: must divide code_dim={self.code_dim}; nearest is 1")
+        norm = self.layer.norm if isinstance(self.layer, ConformerLayer) else None
+        groups = {"layer.norm": norm.groups if isinstance(norm, GroupNorm) else 1}
+        groups["positions"] = self.positions.groups if self.positions else 1
+        for name, n in groups.items():
+            if self.model_dim % n:
+                raise ValueError(f"{name}.groups={n}: must divide model_dim={self.model_dim}; nearest is 1")
 
     @property
     def head_dim(self) -> int:
@@ -127,19 +230,39 @@ class ConformerConfig:
         return self.model_dim // self.heads
 
     @property
-    def pretrains(self) -> bool:
-        """Whether the objective needs no texts."""
-        return self.objective in ("wav2vec", "w2v_bert")
+    def contrastive_layers(self) -> int:
+        """Layers of the stack before the one that ends in the loss."""
+        return self.objective.contrastive_layers if isinstance(self.objective, W2vBert) else 0
 
     @property
-    def stride(self) -> int:
-        """Frames, or samples, of a position."""
-        return STRIDE[self.front]
+    def vocab(self) -> int:
+        """Ids of the outputs; 0 where no text is written."""
+        return self.objective.vocab if isinstance(self.objective, Ctc) else 0
+
+    @property
+    def transformer(self) -> BlockConfig:
+        """The layers' settings as those of a Transformer."""
+        return BlockConfig(
+            model_dim=self.model_dim,
+            hidden_dim=self.hidden_dim,
+            heads=self.heads,
+            head_dim=self.head_dim,
+            positions="none",
+            norm="layer",
+            norm_bias=True,
+            norm_eps=self.norm_eps,
+            order=self.layer.order if isinstance(self.layer, TransformerLayer) else "pre",
+            activation="gelu",
+            attention_bias=True,
+            ffn_bias=True,
+            dropout=self.dropout,
+            hidden_dropout=self.dropout,
+        )
 
     @property
     def frame_width(self) -> int:
         """The numbers of a frame."""
-        return self.mels if self.front == "mel" else 1
+        return self.front.bands if isinstance(self.front, Mel) else 1
 
     @property
     def most_frames(self) -> int:
@@ -152,28 +275,69 @@ class ConformerConfig:
         return self.utterances
 
     def tiny(self) -> "ConformerConfig":
-        """The same model, small enough for a test and divisible by every mesh of eight devices."""
+        """Returns the same model, small enough for a test and divisible by every mesh of eight devices."""
+        layer, front = self.layer, dataclasses.replace(self.front, channels=8)
+        if isinstance(layer, ConformerLayer):
+            norm = GroupNorm(groups=min(layer.norm.groups, 4)) if isinstance(layer.norm, GroupNorm) else layer.norm
+            layer = dataclasses.replace(layer, kernel=min(layer.kernel, 5), norm=norm)
         return dataclasses.replace(
             self,
             layers=4,
-            contrastive_layers=min(self.contrastive_layers, 2),
             model_dim=32,
             hidden_dim=64,
             heads=4,
-            kernel=min(self.kernel, 5),
-            groups=4,
-            place_taps=8,
-            place_groups=4,
-            mels=min(self.mels, 16),
-            front_channels=8,
-            vocab=min(self.vocab, 16),
-            predictor_dim=16,
-            joint_dim=16,
-            code_dim=16,
-            codes=8,
-            negatives=4,
+            layer=layer,
+            positions=self.positions and ConvolutionalPositions(taps=8, groups=4),
+            front=dataclasses.replace(front, bands=min(front.bands, 16)) if isinstance(front, Mel) else front,
+            objective=_tiny(self.objective),
             utterances=1,
         )
+
+    @staticmethod
+    def modernized(stored: dict[str, Any]) -> dict[str, Any]:
+        """Returns stored values of a configuration, of before its fields were several classes', in their present places."""
+        return _modernized(stored) if isinstance(stored.get("objective"), str) else stored
+
+
+def _tiny(objective: Ctc | Transducer | Wav2Vec | W2vBert | None) -> Any:
+    """Returns a small objective of the same kind."""
+    if isinstance(objective, Contrastive):
+        quantizer = objective.quantizer and dataclasses.replace(objective.quantizer, codes=8)
+        small: dict[str, Any] = dict(code_dim=16, quantizer=quantizer, negatives=4)
+        if isinstance(objective, W2vBert):
+            small["contrastive_layers"] = min(objective.contrastive_layers, 2)
+        return dataclasses.replace(objective, **small)
+    sizes = dict(predictor_dim=16, joint_dim=16) if isinstance(objective, Transducer) else {}
+    return objective and dataclasses.replace(objective, vocab=min(objective.vocab, 16), **sizes)
+
+
+def _modernized(old: dict[str, Any]) -> dict[str, Any]:
+    def part(kind: type, **names: str) -> dict[str, Any]:
+        """Returns the values of a class's fields, some of which had other names."""
+        fields = {field.name: names.get(field.name, field.name) for field in dataclasses.fields(kind)}
+        return {"class": kind.__name__} | {new: old[name] for new, name in fields.items() if name in old}
+
+    convolves = old.get("positions") == "convolution"
+    if old.get("block", "conformer") == "conformer":
+        norm = str(old.get("conv_norm", "layer"))
+        groups = {"layer": 1, "group": old.get("groups", 8)}.get(norm, norm)
+        layer = part(ConformerLayer, bias="conv_bias") | ({"positions": "none"} if convolves else {})
+        layer["norm"] = part(BatchNorm) if norm == "batch" else {"class": "GroupNorm", "groups": groups}
+    else:
+        layer = {"class": "TransformerLayer", "order": str(old["block"]).removeprefix("transformer_")}
+    if old.get("front") == "waveform":
+        front = part(Waveform, channels="front_channels", norm="front_norm", bias="front_bias")
+    else:
+        front = part(Mel, bands="mels", channels="front_channels")
+    kinds = {"ctc": Ctc, "transducer": Transducer, "wav2vec": Wav2Vec, "w2v_bert": W2vBert}
+    objective = None
+    if old["objective"] != "none":
+        kind = kinds.get(old["objective"])
+        objective = part(kind, temperature="contrast_temperature") if kind else {"class": old["objective"]}
+    if objective and old["objective"] in ("wav2vec", "w2v_bert"):
+        objective["quantizer"] = part(Quantizer) if old.get("codebooks") else None
+    positions = part(ConvolutionalPositions, taps="place_taps", groups="place_groups") if convolves else None
+    return part(ConformerConfig) | dict(layer=layer, front=front, objective=objective, positions=positions)
 
 
 CONFIG = ConformerConfig

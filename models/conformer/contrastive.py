@@ -1,4 +1,4 @@
-"""What pre-training predicts: codes of hidden positions, told from others of the utterance (wav2vec 2.0, arXiv 2006.11477).
+"""The targets of pre-training: codes of hidden positions, told from others of the utterance (wav2vec 2.0, arXiv 2006.11477).
 
 B rows, S positions, M model, D code, G codebooks, V entries of each, K negatives.
 """
@@ -7,9 +7,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import ConformerConfig
+from models.conformer.config import Contrastive
+from models.conformer.config import Quantizer as QuantizerConfig
 from models.parts.layers import add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, per
+from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
 
@@ -22,12 +24,12 @@ class Quantizer(nnx.Module):
     In training the choice is drawn, and its gradient is that of the softmax at the temperature of the step.
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: QuantizerConfig, size: int, code_dim: int, key: jax.Array, scope: Component):
         k1, k2 = jax.random.split(key)
         self.c, self.scope, g, v = c, scope, c.codebooks, c.codes
-        self.weight = param(k1, (c.model_dim, g, v), ("embed", "code_groups", "codes"), normal(1.0), scope)
+        self.weight = param(k1, (size, g, v), ("embed", "code_groups", "codes"), normal(1.0), scope)
         self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, scope)
-        self.entries = param(k2, (g, v, c.code_dim // g), ("code_groups", "codes", "code"), _uniform, scope)
+        self.entries = param(k2, (g, v, code_dim // g), ("code_groups", "codes", "code"), _uniform, scope)
 
     def __call__(self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns (vectors [B, S, D], probabilities of the entries [B, S, G, V], chosen entries int32 [B, S, G])."""
@@ -82,7 +84,7 @@ def drawn_negatives(hidden_BS: jax.Array, segments_BS: jax.Array, count: int) ->
 
 
 def contrastive_loss(
-    c: ConformerConfig,
+    c: Contrastive,
     predicted_BSD: jax.Array,
     target_BSD: jax.Array,
     chosen_BSG: jax.Array | None,
@@ -97,8 +99,8 @@ def contrastive_loss(
     """
     wide = jnp.promote_types(predicted_BSD.dtype, jnp.float32)
     unit = [_unit(x.astype(wide)) for x in (predicted_BSD, target_BSD)]
-    cosine_BSS = jnp.einsum("BSD,BTD->BST", *unit) / c.contrast_temperature
-    other_BSK, told_BS = drawn_negatives(hidden_BS, segments_BS, c.negatives)
+    cosine_BSS = jnp.einsum("BSD,BTD->BST", *unit) / c.temperature
+    other_BSK, counted_BS = drawn_negatives(hidden_BS, segments_BS, c.negatives)
     negative_BSK = jnp.take_along_axis(cosine_BSS, other_BSK, axis=2)
     if chosen_BSG is not None:
         same_BSS = jnp.all(chosen_BSG[:, :, None] == chosen_BSG[:, None], axis=-1)
@@ -106,10 +108,10 @@ def contrastive_loss(
     positive_BS = jnp.diagonal(cosine_BSS, axis1=1, axis2=2)
     loss_BS = jnp.logaddexp(jax.nn.logsumexp(negative_BSK, axis=-1), positive_BS) - positive_BS
     hit_BS = positive_BS > jnp.max(negative_BSK, axis=-1)
-    told = told_BS.astype(wide)
-    n = jnp.sum(told_BS)
-    metrics = {"contrastive": Ratio(jnp.sum(loss_BS * told), n), "told_apart": Ratio(jnp.sum(hit_BS * told), n)}
-    value = per(jnp.sum(loss_BS * told), totals["hidden"])
+    counted = counted_BS.astype(wide)
+    n = jnp.sum(counted_BS)
+    metrics = {"contrastive": Ratio(jnp.sum(loss_BS * counted), n), "told_apart": Ratio(jnp.sum(hit_BS * counted), n)}
+    value = per(jnp.sum(loss_BS * counted), totals["hidden"])
     return Loss(value, jnp.zeros_like(value), metrics)
 
 
@@ -120,13 +122,13 @@ def _unit(x: jax.Array) -> jax.Array:
 class Targets(nnx.Module):
     """The targets of a hidden position, made of what the front heard there: codes, or a linear map of it."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: Contrastive, size: int, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
         self.c, self.scope = c, scope
-        self.quantizer = Quantizer(c, k1, scope / "quantizer") if c.codebooks else None
-        shape = (c.code_dim if c.codebooks else c.model_dim, c.code_dim)
-        self.target = param(k2, shape, ("code" if c.codebooks else "embed", "code"), normal(shape[0] ** -0.5), scope)
-        self.prediction = param(k3, (c.model_dim, c.code_dim), ("embed", "code"), normal(c.model_dim**-0.5), scope)
+        self.quantizer = Quantizer(c.quantizer, size, c.code_dim, k1, scope / "quantizer") if c.quantizer else None
+        shape = (c.code_dim if c.quantizer else size, c.code_dim)
+        self.target = param(k2, shape, ("code" if c.quantizer else "embed", "code"), normal(shape[0] ** -0.5), scope)
+        self.prediction = param(k3, (size, c.code_dim), ("embed", "code"), normal(size**-0.5), scope)
 
     def __call__(
         self,
@@ -135,21 +137,21 @@ class Targets(nnx.Module):
         hidden_BS: jax.Array,
         segments_BS: jax.Array,
         totals: Totals,
-        step: jax.Array,
-        key: jax.Array | None,
+        context: Context,
     ) -> tuple[Loss, jax.Array | None]:
-        """Returns (the contrastive and the diversity loss, the codes chosen int32 [B, S, G]); a key draws them."""
+        """Returns (the contrastive and the diversity loss, the codes chosen int32 [B, S, G]); the context draws them."""
         c = self.c
         target_BSD, chosen, extra = features_BSM, None, None
         if self.quantizer is not None:
-            target_BSD, probabilities, chosen = self.quantizer(features_BSM, step, key)
-            entries = c.codebooks * c.codes
+            target_BSD, probabilities, chosen = self.quantizer(features_BSM, context.step, context.key)
+            quantizer = self.quantizer.c
+            entries, weight = quantizer.codebooks * quantizer.codes, quantizer.diversity_weight
             used = perplexity(probabilities, hidden_BS)
-            one, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, c.codes, dtype=used.dtype)
+            count, chosen_BSGV = jnp.ones((), used.dtype), jax.nn.one_hot(chosen, quantizer.codes, dtype=used.dtype)
             extra = Loss(
-                c.diversity_weight * (entries - used) / entries,
-                c.diversity_weight * (entries - used) / entries,
-                {"perplexity": Ratio(used, one), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), one)},
+                weight * (entries - used) / entries,
+                weight * (entries - used) / entries,
+                {"perplexity": Ratio(used, count), "code_perplexity": Ratio(perplexity(chosen_BSGV, hidden_BS), count)},
             )
         loss = contrastive_loss(
             c,

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from models.conformer.config import ConformerConfig
+from models.conformer.config import ConformerConfig, Ctc, Transducer, W2vBert, Wav2Vec, Waveform
 from models.conformer.layouts import LAYOUTS
 from models.conformer.model import Conformer
 from models.family import Family
@@ -19,21 +19,21 @@ def deterministic(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig
 
 def adapt_data(c: ConformerConfig, data: Any) -> Any:
     """Returns the data as the model hears it."""
-    if c.front == "waveform":  # which has no bands of frequency to hide
+    if isinstance(c.front, Waveform):  # which has no bands of frequency to hide
         return dataclasses.replace(data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0))
-    return dataclasses.replace(data, front="kaldi" if data.front == "waveform" else data.front, mels=c.mels)
+    return dataclasses.replace(data, front="kaldi" if data.front == "waveform" else data.front, mels=c.front.bands)
 
 
 def convention(c: ConformerConfig) -> str:
     """Returns what a count of parameters includes."""
-    head = {
-        "ctc": "outputs of CTC",
-        "transducer": "the transducer's LSTM and joint network",
-        "wav2vec": "what pre-training predicts with",
-        "w2v_bert": "codebook and outputs of pre-training",
-        "none": "no head",
-    }[c.objective]
+    heads = {
+        Ctc: "outputs of CTC",
+        Transducer: "the transducer's LSTM and joint network",
+        Wav2Vec: "what pre-training predicts with",
+        W2vBert: "codebook and outputs of pre-training",
+    }
     body = c.layers + c.contrastive_layers
+    head = heads.get(type(c.objective), "no head")
     return f"front, {body} blocks, {head}; published numbers are rounded to a hundred million, and do not say which"
 
 
@@ -46,6 +46,6 @@ FAMILY = Family(
     adapt_data=adapt_data,
     convention=convention,
     deterministic=deterministic,
-    semantic_fields=("conv_norm", "positions", "norm_eps"),
-    same_outputs=lambda ours, theirs: ours.objective == theirs.objective,
+    semantic_fields=("layer.norm", "layer.positions", "layer.order", "positions", "norm_eps"),
+    same_outputs=lambda ours, theirs: type(ours.objective) is type(theirs.objective),
 )

@@ -1,4 +1,4 @@
-"""What a Conformer hears, as positions: two 2-D convolutions over log-mel frames, or wav2vec 2.0's seven over a waveform.
+"""The fronts, which make positions of sound: two 2-D convolutions over log-mel frames, or wav2vec 2.0's seven over a waveform.
 
 B rows, T frames or samples, F bands, S positions, C channels, M model.
 """
@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import WAVE, ConformerConfig
+from models.conformer.config import WAVE, ConformerConfig, ConvolutionalPositions, Mel, Waveform
 from models.parts.convolution_1d import convolve, masked
 from models.parts.layers import Norm, add_bias, project
 from models.sharding.component import Component
@@ -17,10 +17,10 @@ from models.sharding.params import constant, normal, ones, param, zeros
 class MelFront(nnx.Module):
     """Two 3 x 3 convolutions of stride 2 over frames and bands, each with a ReLU, and a linear map: a position is four frames."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: ConformerConfig, front: Mel, key: jax.Array, scope: Component):
         k1, k2, k3 = jax.random.split(key, 3)
-        self.scope, n = scope, c.front_channels
-        bands = (c.mels + 3) // 4
+        self.scope, n = scope, front.channels
+        bands = (front.bands + 3) // 4
         axes = ("filter_height", "filter_width", "in_channels", "channels")
         self.filter1 = param(k1, (3, 3, 1, n), axes, normal((2 / 9) ** 0.5), scope)
         self.bias1 = param(k1, (n,), ("channels",), zeros, scope)
@@ -59,25 +59,25 @@ class WaveFront(nnx.Module):
     A position is an utterance's where all of the 400 samples that it hears are: so its end says nothing of what follows.
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: ConformerConfig, front: Waveform, key: jax.Array, scope: Component):
         keys = jax.random.split(key, len(WAVE) + 1)
-        self.scope, self.utterances, n = scope, c.utterances, c.front_channels
+        self.scope, self.utterances, n = scope, c.utterances, front.channels
         for i, (size, _) in enumerate(WAVE):
             inputs = n if i else 1
             shape, axes = (size, inputs, n), ("filter_width", "in_channels", "channels")
             setattr(self, f"filter{i}", param(keys[i], shape, axes, normal((2 / (size * inputs)) ** 0.5), scope))
-            bias = param(keys[i], (n,), ("channels",), zeros, scope) if c.front_bias else None
+            bias = param(keys[i], (n,), ("channels",), zeros, scope) if front.bias else None
             setattr(self, f"bias{i}", bias)
-            setattr(self, f"norm{i}", self._norm(c, i))
+            setattr(self, f"norm{i}", self._norm(front, i))
         self.norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
         self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), scope)
         self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, scope)
 
-    def _norm(self, c: ConformerConfig, i: int) -> "Norm | TimeNorm | None":
+    def _norm(self, front: Waveform, i: int) -> "Norm | TimeNorm | None":
         """Returns the norm of convolution i."""
-        if c.front_norm == "layer":
-            return Norm(c.front_channels, self.scope, kind="layer", bias=True, eps=1e-5, axis="channels")
-        return TimeNorm(c.front_channels, self.scope) if i == 0 else None
+        if front.norm == "layer":
+            return Norm(front.channels, self.scope, kind="layer", bias=True, eps=1e-5, axis="channels")
+        return TimeNorm(front.channels, self.scope) if i == 0 else None
 
     def __call__(self, samples_BT1: jax.Array, segments_BT: jax.Array) -> jax.Array:
         """Returns positions [B, S, M]."""
@@ -86,7 +86,7 @@ class WaveFront(nnx.Module):
             filter_kCO = getattr(self, f"filter{i}")[...].astype(x_BTC.dtype)
             x_BTC = convolve(x_BTC, filter_kCO, self.scope, "act_channels", stride=stride)
             x_BTC = add_bias(x_BTC, getattr(self, f"bias{i}"))
-            segments_BT, norm = _heard_whole(segments_BT, size, stride), getattr(self, f"norm{i}")
+            segments_BT, norm = _whole_segments(segments_BT, size, stride), getattr(self, f"norm{i}")
             if isinstance(norm, TimeNorm):
                 x_BTC = norm(x_BTC, segments_BT, self.utterances)
             elif norm is not None:
@@ -115,7 +115,7 @@ class TimeNorm(nnx.Module):
         return (y * self.scale[...] + self.bias[...]).astype(x_BTC.dtype)
 
 
-def _heard_whole(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
+def _whole_segments(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
     """Returns whose the positions of a convolution are: an utterance's where all of their taps are, else padding."""
     count = segments_BT.shape[1] // stride
     padded = jnp.pad(segments_BT, ((0, 0), (0, size + count * stride - segments_BT.shape[1])))
@@ -125,16 +125,18 @@ def _heard_whole(segments_BT: jax.Array, size: int, stride: int) -> jax.Array:
 
 def positions_of(c: ConformerConfig, segments_BT: jax.Array) -> jax.Array:
     """Returns the utterance of each position that a front makes of frames or samples, int32 [B, S]; 0 is padding."""
-    if c.front == "mel":
-        return segments_BT[:, :: c.stride]
+    if isinstance(c.front, Mel):
+        return segments_BT[:, :: c.front.stride]
     for size, stride in WAVE:
-        segments_BT = _heard_whole(segments_BT, size, stride)
+        segments_BT = _whole_segments(segments_BT, size, stride)
     return segments_BT
 
 
 def front_of(c: ConformerConfig, key: jax.Array, scope: Component) -> MelFront | WaveFront:
     """Returns the front that the configuration names."""
-    return (MelFront if c.front == "mel" else WaveFront)(c, key, scope)
+    if isinstance(c.front, Mel):
+        return MelFront(c, c.front, key, scope)
+    return WaveFront(c, c.front, key, scope)
 
 
 class Places(nnx.Module):
@@ -144,10 +146,10 @@ class Places(nnx.Module):
     Its filter is g v / |v|, with a g and a length of v for each tap (weight normalisation, arXiv 1602.07868).
     """
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
-        self.scope, self.groups, self.utterances = scope, c.place_groups, c.utterances
-        shape = (c.place_taps, c.model_dim // c.place_groups, c.model_dim)
-        std = 2 * (c.place_taps * c.model_dim) ** -0.5
+    def __init__(self, c: ConformerConfig, positions: ConvolutionalPositions, key: jax.Array, scope: Component):
+        self.scope, self.groups, self.utterances = scope, positions.groups, c.utterances
+        shape = (positions.taps, c.model_dim // positions.groups, c.model_dim)
+        std = 2 * (positions.taps * c.model_dim) ** -0.5
         self.filter = param(key, shape, ("filter_width", "in_channels", "channels"), normal(std), scope)
         length = std * (shape[1] * shape[2]) ** 0.5  # as v is drawn, so that the filter begins as v
         self.lengths = param(key, shape[:1], ("filter_width",), constant(length), scope)
@@ -161,7 +163,7 @@ class Places(nnx.Module):
         taps, y_BSM = len(v_KIM), jnp.zeros_like(x_BSM)
         for utterance in range(1, self.utterances + 1):
             own_BS1 = (segments_BS == utterance)[..., None]
-            heard_BSM = jax.lax.conv_general_dilated(
+            output_BSM = jax.lax.conv_general_dilated(
                 jnp.where(own_BS1, x_BSM, 0),
                 filter_KIM,
                 (1,),
@@ -169,6 +171,6 @@ class Places(nnx.Module):
                 dimension_numbers=("NWC", "WIO", "NWC"),
                 feature_group_count=self.groups,
             )
-            y_BSM += jnp.where(own_BS1, heard_BSM, 0)
+            y_BSM += jnp.where(own_BS1, output_BSM, 0)
         y_BSM = jax.nn.gelu(add_bias(y_BSM, self.bias), approximate=False)
         return self.scope.shard(y_BSM, "batch", "res_length", "act_embed")

@@ -1,14 +1,23 @@
 """Wav2Vec2 and Wav2Vec2-Conformer in Hugging Face's files. No JAX.
 
-A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower: objective "none". A Conformer's folder
-has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
+A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower, without an objective. A Conformer's
+folder has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
 """
 
 import math
 import re
 from typing import Any
 
-from models.conformer.config import WAVE, ConformerConfig
+from models.conformer.config import (
+    WAVE,
+    BatchNorm,
+    ConformerConfig,
+    ConformerLayer,
+    ConvolutionalPositions,
+    Ctc,
+    TransformerLayer,
+    Waveform,
+)
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.settings import (
     Fields,
@@ -39,7 +48,7 @@ def _read_channels(theirs: Settings) -> Fields:
     channels = setting(theirs, "conv_dim", list, [512] * len(WAVE))
     if len(channels) != len(WAVE) or len(set(channels)) > 1 or type(channels[0]) is not int:
         raise InterchangeError(f"config.json: conv_dim={channels}: only {len(WAVE)} equal numbers"[:200])
-    return {"front_channels": channels[0]}
+    return {"front.channels": channels[0]}
 
 
 def _outputs(name: str, absent: int | None) -> Row:
@@ -48,10 +57,10 @@ def _outputs(name: str, absent: int | None) -> Row:
 
     def read(theirs: Settings) -> Fields:
         if not architecture_of(theirs, architectures).endswith("ForCTC"):
-            return {"objective": "none", "vocab": 0}
+            return {"objective": None}
         only(theirs, pad_token_id=(0,))  # CTC's blank, which is 0 here
         default = absent if absent and "vocab_size" not in theirs else None
-        return {"objective": "ctc", "vocab": default or setting(theirs, "vocab_size", int)}
+        return {"objective": Ctc, "objective.vocab": default or setting(theirs, "vocab_size", int)}
 
     def write(c: ConformerConfig) -> dict[str, Any]:
         return {"architectures": [architectures[not c.vocab]], "vocab_size": c.vocab or 32, "pad_token_id": 0}
@@ -66,7 +75,7 @@ def _activation(*names: str) -> Row:
     )
 
 
-def _model_type(name: str, fields: Fields, *stack: Row, outputs: int | None = None) -> ModelType:
+def _model_type(name: str, initial: Fields, fields: Fields, *stack: Row, outputs: int | None = None) -> ModelType:
     rates = ("attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
     return ModelType(
         config=ConformerConfig,
@@ -74,23 +83,22 @@ def _model_type(name: str, fields: Fields, *stack: Row, outputs: int | None = No
         architectures=_architectures(name),
         null_is_default=True,
         fields={
-            "front": "waveform",
+            "front.stride": lambda c: Waveform.stride,
             "norm_eps": 1e-5,
-            "contrastive_layers": 0,
-            "conv_bias": False,
-            "objective": lambda c: "ctc" if c.vocab else "none",
+            "objective": lambda c: Ctc(vocab=c.vocab) if c.vocab else None,
             **fields,
         },
+        initial={"front": Waveform, **initial},
         rows=(
             Setting("num_hidden_layers", "layers", int, 12),
             Setting("hidden_size", "model_dim", int, 768),
             Setting("intermediate_size", "hidden_dim", int, 3072),
             Setting("num_attention_heads", "heads", int, 12),
             fixed("layer_norm_eps", 1e-5),
-            choice("feat_extract_norm", "front_norm", {"group": "group", "layer": "layer"}, "group"),
+            choice("feat_extract_norm", "front.norm", {"group": "group", "layer": "layer"}, "group"),
             fixed("feat_extract_activation", "gelu"),
-            Setting("conv_bias", "front_bias", bool, False),
-            Row(_read_channels, lambda c: {"conv_dim": [c.front_channels] * len(WAVE)}),
+            Setting("conv_bias", "front.bias", bool, False),
+            Row(_read_channels, lambda c: {"conv_dim": [c.front.channels] * len(WAVE)}),
             fixed("conv_kernel", [size for size, _ in WAVE]),
             fixed("conv_stride", [stride for _, stride in WAVE]),
             allowed("add_adapter", False),
@@ -107,23 +115,32 @@ def _model_type(name: str, fields: Fields, *stack: Row, outputs: int | None = No
 
 def _read_block(theirs: Settings) -> Fields:
     before = setting(theirs, "do_stable_layer_norm", bool, False)
-    return {"block": "transformer_pre" if before else "transformer_post", "final_norm": before}
+    return {"layer.order": "pre" if before else "post", "final_norm": before}
 
 
+def _batch_norm(c: ConformerConfig) -> BatchNorm:
+    """Returns a batch norm, with the configuration's own share of running statistics where it has one."""
+    norm = c.layer.norm if isinstance(c.layer, ConformerLayer) else None
+    return norm if isinstance(norm, BatchNorm) else BatchNorm()
+
+
+_POSITIONS = {"relative": "relative", "rotary": "rotary_input", None: "none"}
 _WAV2VEC2 = _model_type(
     "Wav2Vec2",
-    {"positions": "convolution", "final_norm": lambda c: c.block != "transformer_post"},
-    Row(_read_block, lambda c: {"do_stable_layer_norm": c.block == "transformer_pre"}),
-    Setting("num_conv_pos_embeddings", "place_taps", int, 128),
-    Setting("num_conv_pos_embedding_groups", "place_groups", int, 16),
+    {"layer": TransformerLayer, "positions": ConvolutionalPositions},
+    {"final_norm": lambda c: c.layer.order == "pre"},
+    Row(_read_block, lambda c: {"do_stable_layer_norm": c.layer.order == "pre"}),
+    Setting("num_conv_pos_embeddings", "positions.taps", int, 128),
+    Setting("num_conv_pos_embedding_groups", "positions.groups", int, 16),
     _activation("gelu"),
     outputs=32,
 )
 _WAV2VEC2_CONFORMER = _model_type(
     "Wav2Vec2Conformer",
-    {"block": "conformer", "conv_norm": "batch", "final_norm": True},
-    choice("position_embeddings_type", "positions", {"relative": "relative", "rotary": "rotary_input", None: "none"}, "relative"),
-    Setting("conv_depthwise_kernel_size", "kernel", int, 31),
+    {"layer": ConformerLayer, "layer.norm": BatchNorm()},
+    {"layer.norm": _batch_norm, "layer.bias": False, "positions": None, "final_norm": True},
+    choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative"),
+    Setting("conv_depthwise_kernel_size", "layer.kernel", int, 31),
     _activation("swish", "silu"),
     # Of the convolution that is made and never used.
     Row(write=lambda c: {"num_conv_pos_embedding_groups": math.gcd(16, c.model_dim)}),
@@ -132,12 +149,12 @@ _WAV2VEC2_CONFORMER = _model_type(
 
 
 def _prefix(c: ConformerConfig) -> str:
-    return "wav2vec2_conformer." if c.block == "conformer" else "wav2vec2."
+    return "wav2vec2_conformer." if isinstance(c.layer, ConformerLayer) else "wav2vec2."
 
 
 class _HuggingFace(Interchange[ConformerConfig]):
     def model_type_of(self, c: ConformerConfig) -> str:
-        return "wav2vec2-conformer" if c.block == "conformer" else "wav2vec2"
+        return "wav2vec2-conformer" if isinstance(c.layer, ConformerLayer) else "wav2vec2"
 
     def data_fields(self, c: ConformerConfig, preprocessor: Settings) -> dict[str, Any]:
         """Returns no fields: a preprocessor_config.json may ask for nothing but waveforms of 16 kHz, mean 0 and variance 1."""
@@ -154,23 +171,26 @@ class _HuggingFace(Interchange[ConformerConfig]):
         return self.readable_entries(c) if c.vocab else without_prefix(self.readable_entries(c), _prefix(c))
 
     def readable_entries(self, c: ConformerConfig) -> list[Entry]:
-        m, n, at = c.model_dim, c.front_channels, _prefix(c)
-        mapped = []
+        assert isinstance(c.front, Waveform)
+        m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
         for i, (size, _) in enumerate(WAVE):
             layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
-            biases = f"front.bias{i}" if c.front_bias else ""
+            biases = f"front.bias{i}" if c.front.bias else ""
             mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
-            if c.front_norm == "layer" or i == 0:
+            if c.front.norm == "layer" or i == 0:
                 mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
         mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
         mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
         stack = f"{at}encoder."
-        mapped += _conformer_layers(c, stack) if c.block == "conformer" else _transformer_layers(c, stack)
+        if isinstance(c.layer, ConformerLayer):
+            mapped += _conformer_layers(c, c.layer, stack)
+        else:
+            mapped += _transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
         mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
         return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
 
     def canonical_name(self, c: ConformerConfig, theirs: str) -> str | None:
-        unused = "pos_conv_embed" if c.block == "conformer" else "masked_spec_embed"
+        unused = "pos_conv_embed" if isinstance(c.layer, ConformerLayer) else "masked_spec_embed"
         if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
             return None
         for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):
@@ -191,11 +211,11 @@ def _attention(c: ConformerConfig, at: str, names: tuple[str, str, str, str]) ->
     return mapped
 
 
-def _transformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
-    m, h, taps, layer = c.model_dim, c.hidden_dim, c.place_taps, f"{at}layers.{{layer}}"
+def _transformer_layers(c: ConformerConfig, positions: ConvolutionalPositions, at: str) -> list[Entry]:
+    m, h, taps, layer = c.model_dim, c.hidden_dim, positions.taps, f"{at}layers.{{layer}}"
     places: dict[str, Any] = dict(layers=c.layers)
     of_taps = f"{at}pos_conv_embed.conv.parametrizations.weight.original"
-    shape = (taps, m // c.place_groups, m)
+    shape = (taps, m // positions.groups, m)
     return [
         matrix(f"{of_taps}1", ("places.filter", shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0)),
         vector(f"{of_taps}0", ("places.lengths", (taps,)), file=(1, 1, taps)),
@@ -208,7 +228,7 @@ def _transformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
     ]
 
 
-def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
+def _conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> list[Entry]:
     m, h, layer = c.model_dim, c.hidden_dim, f"{at}layers.{{layer}}"
     places: dict[str, Any] = dict(layers=c.layers)
     mapped = [
@@ -220,7 +240,7 @@ def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
         mapped += norm(f"{layer}.ffn{i}_layer_norm", f"encoder.ffn{i}_norm", m, **places)
         mapped += dense(f"{layer}.ffn{i}.intermediate_dense", f"encoder.ffn{i}.wi", (m, h), **places)
         mapped += dense(f"{layer}.ffn{i}.output_dense", f"encoder.ffn{i}.wo", (h, m), **places)
-    if c.positions == "relative":
+    if settings.positions == "relative":
         shape = (c.heads, c.head_dim)
         mapped += dense(f"{layer}.self_attn.linear_pos", "encoder.attention.distances", (m, *shape), bias="", **places)
         for theirs, ours in (("u", "u"), ("v", "v_distance")):
@@ -234,7 +254,7 @@ def _conformer_layers(c: ConformerConfig, at: str) -> list[Entry]:
         *norm(f"{at}.layer_norm", "encoder.conv_norm", m, **places),
         matrix(f"{at}.pointwise_conv1.weight", *both, file=(2 * m, m, 1), **places),
         matrix(f"{at}.pointwise_conv2.weight", (f"{ours}.out", (m, m)), file=(m, m, 1), **places),
-        matrix(f"{at}.depthwise_conv.weight", (f"{ours}.filter", (c.kernel, m)), file=(m, 1, c.kernel), **places),
+        matrix(f"{at}.depthwise_conv.weight", (f"{ours}.filter", (settings.kernel, m)), file=(m, 1, settings.kernel), **places),
         *(vector(f"{at}.batch_norm.{t}", (f"{ours}.inner_norm.{o}", (m,)), **places) for t, o in statistics),
     ]
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import ConformerConfig
+from models.conformer.config import Transducer as TransducerConfig
 from models.parts.decoding import NEVER
 from models.parts.layers import Embedding, add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, per
@@ -45,12 +45,12 @@ class Lstm(nnx.Module):
 class Transducer(nnx.Module):
     """The prediction network, an LSTM over the tokens so far, and the joint network over both sides."""
 
-    def __init__(self, c: ConformerConfig, key: jax.Array, scope: Component):
+    def __init__(self, c: TransducerConfig, size: int, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
         self.c, self.scope, p, j = c, scope, c.predictor_dim, c.joint_dim
         self.embedding = Embedding(c.vocab, p, k1, scope / "embedding")
         self.layers = stack_modules(lambda k: Lstm(p, k, scope / "predictor"), k2, c.predictor_layers)
-        self.heard = param(k3, (c.model_dim, j), ("embed", "code"), normal(c.model_dim**-0.5), scope)
+        self.heard = param(k3, (size, j), ("embed", "code"), normal(size**-0.5), scope)
         self.said = param(k4, (p, j), ("embed", "code"), normal(p**-0.5), scope)
         self.joint_bias = param(k4, (j,), ("code",), zeros, scope)
         self.output = param(k5, (j, c.vocab), ("code", "vocab"), normal(j**-0.5), scope)
@@ -71,9 +71,9 @@ class Transducer(nnx.Module):
 
         return jax.lax.scan(layer, x_UP, (self.layers, state))
 
-    def joint(self, heard_X: jax.Array, said_X: jax.Array) -> jax.Array:
+    def joint(self, sound_X: jax.Array, text_X: jax.Array) -> jax.Array:
         """Returns logits [.., V] of projected positions and tokens."""
-        joined = jnp.tanh(heard_X + add_bias(said_X, self.joint_bias))
+        joined = jnp.tanh(sound_X + add_bias(text_X, self.joint_bias))
         return add_bias(project(joined, self.output[...], self.scope), self.output_bias)
 
     def loss(self, x_USM: jax.Array, real_US: jax.Array, targets_UL: jax.Array, given_UL: jax.Array, totals: Totals) -> Loss:
@@ -85,13 +85,13 @@ class Transducer(nnx.Module):
         before_UX = jnp.pad(targets_UL, ((0, 0), (1, 0)), constant_values=BLANK)  # X = L + 1
 
         def read(state, ids_U):
-            said_UP, state = self.predict(ids_U, state)
-            return state, said_UP
+            text_UP, state = self.predict(ids_U, state)
+            return state, text_UP
 
-        _, said_XUP = jax.lax.scan(read, self.start(len(x_USM), x_USM.dtype), before_UX.T)
-        said_UXJ = project(said_XUP.swapaxes(0, 1), self.said[...], self.scope)
-        heard_USJ = project(x_USM, self.heard[...], self.scope)
-        logits_USXV = self.joint(heard_USJ[:, :, None], said_UXJ[:, None])
+        _, text_XUP = jax.lax.scan(read, self.start(len(x_USM), x_USM.dtype), before_UX.T)
+        text_UXJ = project(text_XUP.swapaxes(0, 1), self.said[...], self.scope)
+        sound_USJ = project(x_USM, self.heard[...], self.scope)
+        logits_USXV = self.joint(sound_USJ[:, :, None], text_UXJ[:, None])
         logits_USXV = self.scope.shard(logits_USXV, "batch", "length", None, "act_vocab")
         logits_USXV = logits_USXV.astype(jnp.promote_types(logits_USXV.dtype, jnp.float32))
         total_USX = jax.nn.logsumexp(logits_USXV, axis=-1)
@@ -114,20 +114,20 @@ class Transducer(nnx.Module):
     def greedy(self, x_USM: jax.Array, real_US: jax.Array, steps: int) -> jax.Array:
         """Returns the likeliest token or blank at each step along the sound, int32 [U, steps] with 0 behind the text."""
         rows, length = real_US.shape
-        heard_USJ = project(x_USM, self.heard[...], self.scope)
+        sound_USJ = project(x_USM, self.heard[...], self.scope)
         count_U = jnp.sum(real_US, axis=1)
 
         def going(carry) -> jax.Array:
             return jnp.any(carry[0] < count_U)
 
         def advance(carry):
-            at_U, here_U, size_U, ids_UL, said_UP, state = carry
-            heard_UJ = jnp.take_along_axis(heard_USJ, jnp.minimum(at_U, length - 1)[:, None, None], axis=1)[:, 0]
-            logits_UV = self.joint(heard_UJ, project(said_UP, self.said[...], self.scope))
+            at_U, here_U, size_U, ids_UL, text_UP, state = carry
+            sound_UJ = jnp.take_along_axis(sound_USJ, jnp.minimum(at_U, length - 1)[:, None, None], axis=1)[:, 0]
+            logits_UV = self.joint(sound_UJ, project(text_UP, self.said[...], self.scope))
             best_U = jnp.argmax(logits_UV, axis=-1).astype(jnp.int32)
             writes_U = (best_U != BLANK) & (at_U < count_U) & (here_U < _MOST) & (size_U < steps)
             new_UP, new_state = self.predict(best_U, state)
-            said_UP = jnp.where(writes_U[:, None], new_UP, said_UP)
+            text_UP = jnp.where(writes_U[:, None], new_UP, text_UP)
             state = jax.tree.map(lambda new, old: jnp.where(writes_U[None, :, None], new, old), new_state, state)
             place_UL = (jnp.arange(steps) == size_U[:, None]) & writes_U[:, None]
             ids_UL = jnp.where(place_UL, best_U[:, None], ids_UL)
@@ -136,13 +136,13 @@ class Transducer(nnx.Module):
                 jnp.where(writes_U, here_U + 1, 0),
                 size_U + writes_U,
                 ids_UL,
-                said_UP,
+                text_UP,
                 state,
             )
 
         zero_U = jnp.zeros(rows, jnp.int32)
-        said_UP, state = self.predict(zero_U, self.start(rows, x_USM.dtype))
-        carry = zero_U, zero_U, zero_U, jnp.zeros((rows, steps), jnp.int32), said_UP, state
+        text_UP, state = self.predict(zero_U, self.start(rows, x_USM.dtype))
+        carry = zero_U, zero_U, zero_U, jnp.zeros((rows, steps), jnp.int32), text_UP, state
         return jax.lax.while_loop(going, advance, carry)[3]
 
     def beam_search(self, x_USM: jax.Array, real_US: jax.Array, beams: int, steps: int) -> jax.Array:
@@ -152,11 +152,11 @@ class Transducer(nnx.Module):
         them, however much they were grown, compete for the next position behind a blank, and alignments of one text are added
         up (time-synchronous decoding: Saon et al. 2020, section 2.2).
         """
-        heard_USJ = project(x_USM, self.heard[...], self.scope)
-        return jax.vmap(lambda heard_SJ, real_S: self._search(heard_SJ, real_S, beams, steps))(heard_USJ, real_US)
+        sound_USJ = project(x_USM, self.heard[...], self.scope)
+        return jax.vmap(lambda sound_SJ, real_S: self._search(sound_SJ, real_S, beams, steps))(sound_USJ, real_US)
 
-    def _search(self, heard_SJ: jax.Array, real_S: jax.Array, k: int, steps: int) -> jax.Array:
-        wide = jnp.promote_types(heard_SJ.dtype, jnp.float32)
+    def _search(self, sound_SJ: jax.Array, real_S: jax.Array, k: int, steps: int) -> jax.Array:
+        wide = jnp.promote_types(sound_SJ.dtype, jnp.float32)
 
         def grown(hypotheses: "_Hypotheses", logp_KV: jax.Array) -> "_Hypotheses":
             """Returns the K likeliest of all hypotheses with one more token."""
@@ -169,11 +169,11 @@ class Transducer(nnx.Module):
             return _Hypotheses(ids_KL, size_K + 1, score_K, *self.predict(token_K, state))
 
         def advance(hypotheses: "_Hypotheses", inputs: tuple[jax.Array, jax.Array]):
-            heard_J, real = inputs
+            sound_J, real = inputs
             begun, ended = hypotheses, []
             for written in range(_MOST + 1):
-                said_KJ = project(hypotheses.said_KP, self.said[...], self.scope)
-                logp_KV = jax.nn.log_softmax(self.joint(heard_J, said_KJ).astype(wide))
+                text_KJ = project(hypotheses.text_KP, self.said[...], self.scope)
+                logp_KV = jax.nn.log_softmax(self.joint(sound_J, text_KJ).astype(wide))
                 ended.append(hypotheses._replace(score_K=hypotheses.score_K + logp_KV[:, BLANK]))
                 if written < _MOST:
                     hypotheses = grown(hypotheses, logp_KV)
@@ -182,9 +182,9 @@ class Transducer(nnx.Module):
 
         blank_K = jnp.zeros(k, jnp.int32)
         score_K = jnp.where(blank_K.at[0].set(1) > 0, 0.0, NEVER).astype(wide)
-        said = self.predict(blank_K, self.start(k, heard_SJ.dtype))
-        first = _Hypotheses(jnp.zeros((k, steps), jnp.int32), blank_K, score_K, *said)
-        last, _ = jax.lax.scan(advance, first, (heard_SJ, real_S))
+        text = self.predict(blank_K, self.start(k, sound_SJ.dtype))
+        first = _Hypotheses(jnp.zeros((k, steps), jnp.int32), blank_K, score_K, *text)
+        last, _ = jax.lax.scan(advance, first, (sound_SJ, real_S))
         return last.ids_KL[jnp.argmax(last.score_K)]
 
 
@@ -194,21 +194,21 @@ class _Hypotheses(NamedTuple):
     ids_KL: jax.Array
     size_K: jax.Array
     score_K: jax.Array
-    said_KP: jax.Array
+    text_KP: jax.Array
     state: Any  # [layers, K, P] twice
 
     def taken(self, index_K: jax.Array) -> "_Hypotheses":
         """Returns some of them."""
-        ids_KL, size_K, score_K, said_KP = (x[index_K] for x in self[:-1])
-        return _Hypotheses(ids_KL, size_K, score_K, said_KP, jax.tree.map(lambda x: x[:, index_K], self.state))
+        ids_KL, size_K, score_K, text_KP = (x[index_K] for x in self[:-1])
+        return _Hypotheses(ids_KL, size_K, score_K, text_KP, jax.tree.map(lambda x: x[:, index_K], self.state))
 
 
 def _best(parts: list[_Hypotheses], k: int) -> _Hypotheses:
     """Returns the K likeliest of several groups, equal texts as one whose likelihood is their sum."""
     *texts, states = zip(*parts, strict=True)
-    ids_XL, size_X, score_X, said_XP = map(jnp.concatenate, texts)
+    ids_XL, size_X, score_X, text_XP = map(jnp.concatenate, texts)
     state = jax.tree.map(lambda *x: jnp.concatenate(x, axis=1), *states)
-    every = _Hypotheses(ids_XL, size_X, score_X, said_XP, state)
+    every = _Hypotheses(ids_XL, size_X, score_X, text_XP, state)
     same_XX = jnp.all(every.ids_KL[:, None] == every.ids_KL, axis=-1)  # no text has a 0, so sizes are equal too
     summed_X = jax.nn.logsumexp(jnp.where(same_XX, every.score_K, NEVER), axis=1)
     first_X = jnp.argmax(same_XX, axis=1) == jnp.arange(len(summed_X))

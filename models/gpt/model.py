@@ -27,7 +27,7 @@ from models.sharding.params import normal, param, stack_modules, zeros
 
 
 class Softmax(nnx.Module):
-    """What the output logits have of their own: a matrix where the embedding is not tied, a bias where there is one."""
+    """The parameters of the output logits alone: a matrix where the embedding is not tied, a bias where there is one."""
 
     def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
         self.scope = scope

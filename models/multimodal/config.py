@@ -49,18 +49,13 @@ class MultimodalConfig(EncoderDecoderConfig):
             raise ValueError("vision=None: a model needs a tower: an image tower, a Conformer or Whisper's encoder")
         if self.vision and self.vision.classes:
             raise ValueError(f"vision.classes={self.vision.classes}: a tower names no classes; nearest is 0")
-        if self.conformer and self.conformer.objective != "none":
-            raise ValueError(f"conformer.objective={self.conformer.objective!r}: of a tower it is 'none'")
+        if self.conformer and self.conformer.objective:
+            raise ValueError(f"conformer.objective={self.conformer.objective!r}: a tower has none; nearest is None")
 
     @property
     def decoder_groups(self) -> int:
         """Repeated units of the decoder."""
         return self.layer_groups
-
-    @property
-    def encoder_groups(self) -> int:
-        """None: the towers are the encoders."""
-        return 0
 
     @property
     def picture(self) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What a decoder remembers of the rows that it continues: keys and values in slots.
+"""The key-value cache of a decoder: keys and values of the rows that it continues, in slots.
 
 B rows, K hypotheses, P positions of a row's beginning, T steps, S = P + T K slots, G heads of keys and values, D size of a head.
 
@@ -20,7 +20,7 @@ from models.parts.attention.module import KeysValues
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class LayerCache:
-    """What a decoder's layer remembers: keys [B, G, D, S] and values [B, G, S, D], as attention multiplies them.
+    """The cache of a decoder's layer: keys [B, G, D, S] and values [B, G, S, D], as attention multiplies them.
 
     Attributes:
       own: in the slots.
@@ -44,7 +44,7 @@ def from_cache(kv: KeysValues) -> KeysValues:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Slots:
-    """Which position each slot holds, and whose: P slots of the row's beginning, then K of each step.
+    """The position that each slot holds, and its hypothesis: P slots of the row's beginning, then K of each step.
 
     Attributes:
       ancestors_BKT: int32, the hypothesis whose slot of a step each hypothesis reads.
@@ -64,7 +64,7 @@ class Slots:
 
     @property
     def reach_B1(self) -> jax.Array:
-        """How many positions each row may have in the end."""
+        """The number of positions that each row may have in the end."""
         return self.first_B[:, None] + 1 + self.ancestors_BKT.shape[2]
 
     @property

@@ -41,18 +41,21 @@ class Loss:
     Attributes:
       value: the objective, a scalar of at least float32.
       extra: the auxiliary losses in it.
-      metrics: what else there is to tell, by name.
+      metrics: further values to log, by name.
+      statistics: new values of running statistics, by the names that they have among the parameters; no sums, which is why
+        a model that has any takes the whole batch at once (Model.coupled).
     """
 
     value: jax.Array
     extra: jax.Array
     metrics: dict[str, Ratio]
+    statistics: dict[str, jax.Array] = dataclasses.field(default_factory=dict[str, jax.Array])
 
     def __add__(self, other: "Loss") -> "Loss":
         metrics = dict(self.metrics)
         for name, ratio in other.metrics.items():
             metrics[name] = jax.tree.map(jnp.add, metrics[name], ratio) if name in metrics else ratio
-        return Loss(self.value + other.value, self.extra + other.extra, metrics)
+        return Loss(self.value + other.value, self.extra + other.extra, metrics, self.statistics | other.statistics)
 
 
 def zero_loss(dtype: jnp.dtype) -> Loss:

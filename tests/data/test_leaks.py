@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from data import kinds
+from data.cache_maker import maker_of
 from data.chat import caches as chat
 from data.chat import maker as chat_cache
 from data.chat.config import ChatData, PreferenceData
@@ -127,7 +128,7 @@ def of_lamda(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     patch.setattr(weights, "write_vocabulary", lambda name, packages, path: tokenizers.train_bpe(["talk end yes"] * 9, path, 260))
     folder = root / "talks"
     folder.mkdir()
-    kinds.maker_of("talks", LamdaCache(tokenizer="minilm_l6", length=64, turn_length=32), root, quiet).build(folder)
+    maker_of("talks", LamdaCache(tokenizer="minilm_l6", length=64, turn_length=32), root, quiet).build(folder)
     yield {split: [json.dumps(talk["turns"]) for talk in examples(folder, split)] for split in SPLITS}
 
 

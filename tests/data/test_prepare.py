@@ -8,7 +8,7 @@ import pytest
 
 from configs.registry import ConfigError
 from data import paths
-from data.kinds import maker_of
+from data.cache_maker import maker_of
 from data.prepare import PREPARED
 from scripts import prepare_data
 

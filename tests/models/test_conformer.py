@@ -14,16 +14,32 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from models.conformer import ctc, transducer
-from models.conformer.config import ConformerConfig
+from models.conformer.block import depthwise
+from models.conformer.config import (
+    BatchNorm,
+    ConformerConfig,
+    ConformerLayer,
+    ConvolutionalPositions,
+    Ctc,
+    GroupNorm,
+    Mel,
+    Quantizer,
+    Transducer,
+    TransformerLayer,
+    W2vBert,
+    Wav2Vec,
+    Waveform,
+)
 from models.conformer.contrastive import drawn_negatives, perplexity
 from models.conformer.huggingface import INTERCHANGE
 from models.conformer.model import Conformer
 from models.execution import Execution
-from models.parts.conformer import depthwise
 from models.protocol import Context
 from models.sharding.params import describe
 from tests.helpers.models import ALONE
-from trainers.plan import abstract_model
+from trainers.checkpoints import checkpoint
+from trainers.plan import abstract_model, make_plan
+from trainers.state import by_name
 
 WIDE = dataclasses.replace(ALONE, execution=Execution(dtype="float64"))
 # Blocks of 23 d^2 and the front: SYSTEMS' 579.6 M, 1.0144 B and 7.818 B, to a quarter of a percent.
@@ -46,13 +62,13 @@ def test_sizes(name):
     c: Any = e.model
     stacks = [i for n, i in infos.items() if n.startswith(("encoder.", "contrastive.")) and not n.endswith("conv.filter")]
     matrices = sum(i.size for i in stacks if i.size >= c.model_dim**2)
-    each = 24 if c.positions == "relative" else 23
+    each = 24 if c.layer.positions == "relative" else 23
     assert matrices == (c.layers + c.contrastive_layers) * each * c.model_dim**2
 
 
 def test_released_sizes():
     """Wav2Vec2 base and Wav2Vec2-Conformer large as `transformers` counts them, less what our model does not have; statistics of
-    batch norms are parameters here, and no parameters there."""
+    batch norms lie among the parameters here, and not there."""
     wave = dict(architectures=["Wav2Vec2Model"], model_type="wav2vec2")
     large = dict(
         architectures=["Wav2Vec2ConformerModel"],
@@ -81,12 +97,12 @@ def made(**fields: Any) -> dict[str, Any]:
     return fields
 
 
-SMALL = made(layers=2, model_dim=16, hidden_dim=32, heads=4, kernel=5, mels=8, front_channels=4, dropout=0.0)
+SMALL = made(layers=2, model_dim=16, hidden_dim=32, heads=4, front=Mel(bands=8, channels=4), dropout=0.0)
 
 
 @functools.cache
 def model(**fields) -> Conformer:
-    c = ConformerConfig(**{"objective": "ctc", "vocab": 12, "utterances": 3} | SMALL | fields)
+    c = ConformerConfig(**{"objective": Ctc(vocab=12), "utterances": 3} | SMALL | fields)
     made = jax.jit(lambda: Conformer(c, jax.random.key(0), WIDE))()
     leaves, tree = jax.tree.flatten(made)
     rng = np.random.default_rng(0)
@@ -127,17 +143,17 @@ def heard(m: Conformer, batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
 
 
 VARIANTS = [
-    {"conv_norm": "batch", "conv_bias": True, "positions": "relative"},
-    {"conv_norm": "group", "positions": "rotary"},
-    {"block": "transformer_post", "positions": "convolution", "place_taps": 5, "place_groups": 4},
+    {"layer": ConformerLayer(norm=BatchNorm(), bias=True, positions="relative")},
+    {"layer": ConformerLayer(norm=GroupNorm(groups=8), positions="rotary")},
+    {"layer": TransformerLayer(order="post"), "positions": ConvolutionalPositions(taps=5, groups=4)},
 ]
 MORE = [
     {},
-    {"positions": "relative"},
-    {"conv_norm": "batch"},
-    {"kernel": 32},
-    {"positions": "rotary_input", "final_norm": True},
-    {"block": "transformer_pre", "positions": "convolution", "place_taps": 6, "place_groups": 2, "final_norm": True},
+    {"layer": ConformerLayer(positions="relative")},
+    {"layer": ConformerLayer(norm=BatchNorm())},
+    {"layer": ConformerLayer(kernel=32)},
+    {"layer": ConformerLayer(positions="rotary_input"), "final_norm": True},
+    {"layer": TransformerLayer(order="pre"), "positions": ConvolutionalPositions(taps=6, groups=2), "final_norm": True},
 ]
 
 
@@ -156,7 +172,7 @@ def test_padding_packing_and_the_batch_change_nothing(float64, fields):
 @pytest.mark.parametrize("norm", ["layer", "group"])
 def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
     """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
-    m = model(front="waveform", positions="relative", front_norm=norm)
+    m = model(front=Waveform(channels=4, norm=norm), layer=ConformerLayer(positions="relative"))
     a, b = utterance(1, 2000, 4, 1), utterance(2, 1500, 3, 1)
     ((alone,),) = heard(m, rows([a], length=2560))
     assert len(alone) == 6
@@ -166,10 +182,13 @@ def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
     assert_allclose(second, heard(m, rows([b], length=2560))[0][0], atol=1e-9)
 
 
-@pytest.mark.parametrize("objective", ["ctc", pytest.param("transducer", marks=pytest.mark.slow)])
+SMALL_TRANSDUCER = Transducer(vocab=12, predictor_dim=8, joint_dim=8)
+
+
+@pytest.mark.parametrize("objective", [Ctc(vocab=12), pytest.param(SMALL_TRANSDUCER, marks=pytest.mark.slow)])
 def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
     """Three utterances in rows of their own, longer ones, and in one row have the same loss and gradients."""
-    m = model(objective=objective, predictor_dim=8, joint_dim=8)
+    m = model(objective=objective)
     a, b, c = utterance(1, 42, 3), utterance(2, 40, 2), utterance(3, 38, 3)
     loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
     one, *others = (
@@ -182,22 +201,42 @@ def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
 
 
 def test_batch_norm_counts_the_whole_batch_and_no_padding(float64):
-    """In training the output of a batch does not depend on how long its rows are, and the loss has a part whose gradient moves
-    the kept statistics towards the batch's: their difference itself."""
-    m = model(conv_norm="batch")
+    """In training the loss does not depend on how long rows are, nor on the running statistics, of which a hundredth becomes the
+    batch's own; evaluation reads them, and returns none."""
+    m = model(layer=ConformerLayer(norm=BatchNorm()))
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
-    loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, context).value))
+    loss = jax.jit(jax.value_and_grad(lambda m, batch: ((loss := m.loss(batch, context)).value, loss), has_aux=True))
     a, b = utterance(1, 42, 5), utterance(2, 40, 3)
-    short, long = loss(m, rows([a], [b], length=48)), loss(m, rows([a], [b], length=96))
-    assert_allclose(short[0], long[0], rtol=1e-9)
-    moved = np.asarray(short[1].encoder.conv.inner_norm.mean[...])
-    assert np.abs(moved).max() > 0.01
-    kept = m.encoder.conv.inner_norm.mean[...] - moved  # the batch's own mean
-    exact = dataclasses.replace(context, training=True)
-    m2 = jax.tree.map(lambda x: x, m)
-    m2.encoder.conv.inner_norm.mean[...] = kept
-    again = jax.jit(jax.grad(lambda m, batch: m.loss(batch, exact).value))(m2, rows([a], [b], length=48))
-    assert_allclose(again.encoder.conv.inner_norm.mean[...], 0, atol=1e-9)
+    ((short, of_short), gradients), ((long, of_long), _) = (loss(m, rows([a], [b], length=n)) for n in (48, 96))
+    assert_allclose(short, long, rtol=1e-9)
+    norm: Any = m.encoder.conv.inner_norm  # pyright: ignore[reportAttributeAccessIssue]
+    for name, running in (("mean", norm.mean), ("variance", norm.variance)):
+        new = of_short.statistics[f"encoder.conv.inner_norm.{name}"]
+        assert_allclose(new, of_long.statistics[f"encoder.conv.inner_norm.{name}"], rtol=1e-9)
+        of_batch = (new - 0.99 * running[...]) / 0.01
+        assert np.abs(of_batch - running[...]).max() > 0.01
+        assert_array_equal(getattr(gradients.encoder.conv.inner_norm, name)[...], 0)
+        running[...] = of_batch  # a hundredth of which is added to as much of itself
+    (again, statistics), _ = loss(m, rows([a], [b], length=48))
+    assert_allclose(again, short, rtol=1e-12)
+    assert_allclose(statistics.statistics["encoder.conv.inner_norm.mean"], norm.mean[...], rtol=1e-9)
+    assert not jax.eval_shape(lambda: m.loss(rows([a], length=48), Context.evaluation())).statistics
+
+
+def test_running_statistics_are_nothing_to_the_optimizer():
+    """They lie among the parameters and are not trained; what an optimizer once kept of them is left aside in a checkpoint, and
+    those of a frozen encoder stay as they are."""
+    e = registry.tiny(registry.load("conformer.large"))
+    plan = make_plan(e, abstract=True)
+    assert plan.statistics == {f"encoder.conv.inner_norm.{name}" for name in ("mean", "variance")}
+    assert plan.statistics <= plan.state.params.keys() and not plan.statistics & plan.trained
+    stored = set(by_name(plan.state))
+    assert not any(name.endswith(tuple(plan.statistics)) for name in stored if name.startswith("optimizer."))
+    before = {f"optimizer.0.{moment}.{name}" for moment in ("mu", "nu") for name in plan.statistics}
+    assert checkpoint.optimized_statistics(stored | before, plan) == before
+    finetune = dataclasses.replace(e.train.finetune, freeze=("encoder",))
+    frozen = dataclasses.replace(e, train=dataclasses.replace(e.train, finetune=finetune))
+    assert not make_plan(frozen, abstract=True).statistics
 
 
 def test_a_depthwise_convolution_is_the_definition():
@@ -288,7 +327,7 @@ def test_a_transducer_learns_to_say_what_it_hears():
     """After a few hundred steps on two short sounds the greedy search says their texts."""
     import optax
 
-    c = ConformerConfig(**SMALL | made(objective="transducer", vocab=6, predictor_dim=16, joint_dim=16, layers=1))
+    c = ConformerConfig(**SMALL | made(objective=Transducer(vocab=6, predictor_dim=16, joint_dim=16), layers=1))
     m = jax.jit(lambda: Conformer(c, jax.random.key(0), ALONE))()
     a, b = utterance(1, 32, 3), utterance(2, 32, 3)
     batch = rows([(a[0], np.array([1, 2, 3]))], [(b[0], np.array([4, 4, 5]))], length=32, tokens=4)
@@ -320,8 +359,7 @@ def test_a_transducers_beams_find_the_likeliest_text(float64):
     ids = jnp.asarray([[*t, *[0] * (3 - len(t))] for t in texts])
     sizes = jnp.asarray([len(t) for t in texts])
     for seed in range(8):
-        c = ConformerConfig(**SMALL | made(objective="transducer", vocab=3, predictor_dim=8, joint_dim=8))
-        t = transducer.Transducer(c, jax.random.key(seed), WIDE)
+        t = transducer.Transducer(Transducer(vocab=3, predictor_dim=8, joint_dim=8), 16, jax.random.key(seed), WIDE)
         t = jax.tree.map(lambda x: 2 * x.astype(jnp.float64), t)
         heard, real = jax.random.normal(jax.random.key(seed), (1, 3, 16), jnp.float64), jnp.ones((1, 3), bool)
         # The likelihood of each text, from the parts that the loss has too.
@@ -360,11 +398,14 @@ def test_perplexity_counts_the_entries_in_use():
     assert float(perplexity(one, counted)) == pytest.approx(2, rel=1e-4)
 
 
-@pytest.mark.parametrize("objective", [pytest.param("wav2vec", marks=pytest.mark.slow), "w2v_bert"])
+WAV2VEC = Wav2Vec(code_dim=8, negatives=5, quantizer=Quantizer(codebooks=2, codes=6))
+W2V_BERT = W2vBert(code_dim=8, negatives=5, quantizer=Quantizer(codes=6), contrastive_layers=2)
+
+
+@pytest.mark.parametrize("objective", [pytest.param(WAV2VEC, marks=pytest.mark.slow), W2V_BERT])
 def test_pre_training_does_not_depend_on_padding(float64, objective):
     """The loss of hidden positions depends neither on noise in padding nor on how long the row is."""
-    codes = dict(codebooks=1, codes=6) if objective == "w2v_bert" else dict(codebooks=2, codes=6)
-    m = model(objective=objective, vocab=0, code_dim=8, negatives=5, contrastive_layers=2 * (objective == "w2v_bert"), **codes)
+    m = model(objective=objective)
     assert m.coupled == ("head",)
     loss = jax.jit(jax.value_and_grad(lambda m, batch: m.loss(batch, Context.evaluation()).value))
 
@@ -411,21 +452,9 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
     tx = optax.adam(5e-2)
     used = {}
     for weight in (1.0, 0.0):
-        c = ConformerConfig(
-            **SMALL
-            | made(
-                objective="w2v_bert",
-                contrastive_layers=1,
-                layers=1,
-                codebooks=1,
-                codes=16,
-                code_dim=16,
-                negatives=10,
-                contrast_weight=weight,
-                diversity_weight=0.1 * weight,
-                gumbel=(2.0, 0.99, 0.5),
-            )
-        )
+        quantizer = Quantizer(codes=16, diversity_weight=0.1 * weight, gumbel=(2.0, 0.99, 0.5))
+        objective = W2vBert(contrastive_layers=1, quantizer=quantizer, code_dim=16, negatives=10, contrast_weight=weight)
+        c = ConformerConfig(**SMALL | made(objective=objective, layers=1))
 
         @jax.jit
         def train(seed, c=c):
@@ -450,13 +479,117 @@ def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
 
 
 def test_impossible_settings_are_refused_in_one_line():
-    """Heads that do not divide the model, texts without ids, codes without a codebook."""
-    for change, message in (
-        (made(heads=3), "nearest is 4|nearest is 2"),
-        (made(vocab=0), "needs its ids"),
-        (made(objective="w2v_bert", vocab=0), "needs contrastive_layers"),
-        (made(positions="convolution", place_groups=3), "place_groups=3: must divide model_dim=16; nearest is 1"),
-        (made(block="transformer_pre", positions="rotary"), "of block='conformer' alone"),
+    """Heads and groups that do not divide the model, texts without ids, codes of several codebooks, no contrastive stack."""
+    for make, message in (
+        (lambda: ConformerConfig(**SMALL | made(heads=3)), "nearest is 4|nearest is 2"),
+        (lambda: Ctc(vocab=0), "vocab=0: Ctc writes text; it needs its ids"),
+        (lambda: W2vBert(contrastive_layers=0), "contrastive_layers=0: .* nearest is 1"),
+        (lambda: W2vBert(contrastive_layers=1, quantizer=Quantizer(codebooks=2)), "codebooks=2: .* nearest is 1"),
+        (lambda: Wav2Vec(quantizer=Quantizer(codebooks=3)), "codebooks=3: must divide code_dim=256; nearest is 1"),
+        (lambda: BatchNorm(decay=1.0), "decay=1.0: must be in"),
+        (
+            lambda: ConformerConfig(**SMALL | made(positions=ConvolutionalPositions(groups=3))),
+            "positions.groups=3: must divide model_dim=16; nearest is 1",
+        ),
+        (
+            lambda: ConformerConfig(**SMALL | made(layer=ConformerLayer(norm=GroupNorm(groups=3)))),
+            "layer.norm.groups=3: must divide model_dim=16; nearest is 1",
+        ),
     ):
         with pytest.raises(ValueError, match=message):
-            ConformerConfig(**made(objective="ctc", vocab=12) | SMALL | change)
+            make()
+
+
+# A configuration as it was stored when all settings were fields of one class.
+STORED = made(
+    **{"class": "ConformerConfig"},
+    block="conformer",
+    layers=2,
+    model_dim=16,
+    hidden_dim=32,
+    heads=4,
+    kernel=7,
+    contrastive_layers=0,
+    conv_norm="layer",
+    groups=8,
+    positions="none",
+    place_taps=5,
+    place_groups=4,
+    final_norm=True,
+    conv_bias=True,
+    front="mel",
+    mels=8,
+    front_channels=4,
+    front_norm="group",
+    front_bias=False,
+    utterances=3,
+    dropout=0.2,
+    norm_eps=1e-6,
+    objective="none",
+    vocab=0,
+    predictor_layers=2,
+    predictor_dim=24,
+    joint_dim=40,
+    code_dim=12,
+    codebooks=0,
+    codes=6,
+    negatives=5,
+    contrast_temperature=0.2,
+    gumbel=[2.0, 0.9, 0.1],
+    diversity_weight=0.3,
+    contrast_weight=0.5,
+    masked_weight=0.7,
+)
+QUANTIZER = Quantizer(codes=6, gumbel=(2.0, 0.9, 0.1), diversity_weight=0.3)
+CONTRAST = made(code_dim=12, negatives=5, temperature=0.2, contrast_weight=0.5)
+
+
+@pytest.mark.parametrize(
+    ("stored", "fields"),
+    [
+        ({}, {}),
+        (
+            made(conv_norm="group", positions="rotary", objective="transducer", vocab=9),
+            made(
+                layer=ConformerLayer(kernel=7, bias=True, norm=GroupNorm(groups=8), positions="rotary"),
+                objective=Transducer(vocab=9, predictor_layers=2, predictor_dim=24, joint_dim=40),
+            ),
+        ),
+        (
+            made(conv_norm="batch", positions="convolution", objective="ctc", vocab=9),
+            made(
+                layer=ConformerLayer(kernel=7, bias=True, norm=BatchNorm()),
+                positions=ConvolutionalPositions(taps=5, groups=4),
+                objective=Ctc(vocab=9),
+            ),
+        ),
+        (
+            made(block="transformer_post", front="waveform", objective="wav2vec"),
+            made(
+                layer=TransformerLayer(order="post"),
+                front=Waveform(channels=4, norm="group", bias=False),
+                objective=Wav2Vec(**CONTRAST),
+            ),
+        ),
+        (
+            made(objective="w2v_bert", contrastive_layers=3, codebooks=1),
+            made(objective=W2vBert(**CONTRAST, quantizer=QUANTIZER, contrastive_layers=3, masked_weight=0.7)),
+        ),
+    ],
+    ids=["tower", "transducer", "ctc", "wav2vec", "w2v_bert"],
+)
+def test_configurations_that_were_stored_flat_still_open(stored, fields):
+    """Each setting of before is found in the class that has it now; what no class has meant nothing there."""
+    tower = made(
+        layers=2,
+        model_dim=16,
+        hidden_dim=32,
+        heads=4,
+        layer=ConformerLayer(kernel=7, bias=True),
+        final_norm=True,
+        front=Mel(bands=8, channels=4),
+        utterances=3,
+        dropout=0.2,
+        norm_eps=1e-6,
+    )
+    assert registry.from_json(STORED | stored, ConformerConfig) == ConformerConfig(**tower | fields)

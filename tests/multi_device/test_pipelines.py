@@ -14,6 +14,7 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from data.reading.batches import Batches, batch_shapes
 from data.reading.examples import open_source
+from models.conformer.config import BatchNorm, ConformerLayer
 from models.families import family_of
 from models.protocol import Staged
 from models.sharding.layout import Layout, LayoutError, Pipeline, rules
@@ -222,14 +223,14 @@ def test_layers_that_compare_rows_have_no_pipeline(layout):
         make_plan(experiment("conformer.large", layout), jax.devices())
     suitable = str(caught.value).rpartition("such as ")[2].strip("'")
     make_plan(experiment("conformer.large", suitable), jax.devices())
-    make_plan(experiment("conformer.large", layout, conv_norm="layer"), jax.devices())
+    make_plan(experiment("conformer.large", layout, layer=ConformerLayer()), jax.devices())
 
 
 @pytest.mark.parametrize("layout", ["announcement", "towers", "towers_in_space"])
 def test_a_tower_that_compares_rows_has_no_pipeline(layout):
     """Within a larger model, too: the line names the tower's stack, and an audio tower without a batch norm has its pipeline."""
     e = experiment("multimodal.pod", layout)
-    tower = dataclasses.replace(e.model.conformer, conv_norm="batch")  # pyright: ignore[reportAttributeAccessIssue]
+    tower = dataclasses.replace(e.model.conformer, layer=ConformerLayer(norm=BatchNorm()))  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(LayoutError, match=r"the layers of 'audio_tower.encoder' .* such as 'data_parallel'$"):
         make_plan(experiment("multimodal.pod", layout, conformer=tower), jax.devices())
     make_plan(e, jax.devices())

@@ -12,7 +12,7 @@ from data.translation.config import Translate
 from data.translation.decoding import TranslationDecoding
 from data.vocabularies.multilingual import Multilingual
 from models.bert.config import BertConfig
-from models.conformer.config import STRIDE, ConformerConfig
+from models.conformer.config import ConformerConfig, Waveform
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
@@ -74,7 +74,7 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
         return {k: jnp.asarray(v) for k, v in ({"images": given["images"]} | arrays).items()}
     if "samples" in given:
         rows, length = given["samples"].shape
-        more = ((0, 0), (0, -length % STRIDE["waveform"]))  # a whole number of positions
+        more = ((0, 0), (0, -length % Waveform.stride))  # a whole number of positions
         segments = np.pad(np.ones((rows, length), np.int32), more)
         arrays = {"frames": np.pad(given["samples"], more)[..., None], "frames_segments": segments}
         return {k: jnp.asarray(v) for k, v in arrays.items()}

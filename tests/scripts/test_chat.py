@@ -8,13 +8,13 @@ import jax
 import pytest
 
 from configs import registry
-from data.lamda.tools.toolset import Toolset
 from data.task import DataError
 from data.vocabularies import tokenizers
 from scripts import chat, cli
 from scripts.chat import Chat, Stream
 from tests.helpers.caches import write_text_cache
 from trainers.inference.sample_and_rank import Candidate
+from trainers.inference.tools.toolset import Toolset
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import release
 from trainers.weights.source import Arrays

@@ -230,10 +230,13 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
-            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(_shapes(reader, step), plan):
+            obsolete = optimized_statistics(shapes := _shapes(reader, step), plan)
+            shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
+            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
             arrays = _arrays(reader, step, by_name(placed))
-            return Damaged(why) if (why := _copied(step, arrays)) else Sound(arrays, meta["checksums"])
+            checksums = {name: value for name, value in meta["checksums"].items() if name not in obsolete}
+            return Damaged(why) if (why := _copied(step, arrays)) else Sound(arrays, checksums)
     except DamageError as error:
         return Damaged(str(error))
     except StoreReadError as error:
@@ -347,6 +350,12 @@ def _difference(actual: dict[str, int], want: dict[str, int]) -> str:
 def _copied(step: int, arrays: dict[str, Any]) -> str:
     """Returns a line if a checkpoint is not of the step that it has for a name, else ""."""
     return f"it is a copy of checkpoint {int(arrays['step'])}" if int(arrays["step"]) != step else ""
+
+
+def optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
+    """Returns the arrays that the optimizer kept of running statistics when these were parameters that it changed."""
+    endings = tuple(f".{name}" for name in plan.statistics)
+    return {name for name in stored if name.startswith("optimizer.") and name.endswith(endings)} if endings else set()
 
 
 def _other_shapes(stored: dict[str, tuple[int, ...]], plan: Plan) -> list[str]:

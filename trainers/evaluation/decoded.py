@@ -4,12 +4,9 @@ import functools
 from pathlib import Path
 from typing import Any
 
-import jax
-import jax.numpy as jnp
-
 from configs.experiment import Experiment
 from data.kinds import task_of
-from models.protocol import Batch, Model, Represents
+from models.protocol import Model, Represents
 from models.sharding.params import Params
 from trainers.inference.decoder import Decoder
 from trainers.inference.runner import Runner
@@ -31,20 +28,10 @@ class DecodingEvaluator:
         make = UtteranceDecoder if UtteranceDecoder.suits(model, self.decoding) else Decoder
         self.decoder = make(model, config, self.decoding)
         self.examples = self.decoding.examples(cache, config)
+        self.names, self.samples = [f"eval/{name}" for name in self.decoding.names], len(self.examples)
         self._model, self._rows = model, config.batch_size
 
-    @property
-    def names(self) -> list[str]:
-        """The scalars that a call returns."""
-        return [f"eval/{name}" for name in self.decoding.names]
-
-    @property
-    def samples(self) -> int:
-        """The number of held-out examples that a call decodes."""
-        return len(self.examples)
-
     def __call__(self, params: Params) -> dict[str, float]:
-        """Returns `eval/...` scalars."""
         scores = self.decoding.scores(self.examples, self.decoder(params, self.examples))
         return {f"eval/{name}": value for name, value in self.decoding.scalars(scores).items()}
 
@@ -60,14 +47,9 @@ class DecodingEvaluator:
         decoding, examples = self.decoding, self.examples
         baselines = decoding.baselines(examples, functools.partial(self.decoder, params))
         if decoding.compared and isinstance(self._model, Represents):
-            vectors = Runner(self._model, decoding.compared, self._rows, vectors_of)
+            vectors = Runner(self._model, decoding.compared, self._rows, lambda m, batch: m.vectors(batch).astype("float32"))
             baselines |= decoding.neighbours(examples, functools.partial(vectors.map, params))
         return baselines
-
-
-def vectors_of(model: Any, batch: Batch) -> jax.Array:
-    """Returns a model's vector of each row (models.protocol.Represents), float32."""
-    return model.vectors(batch).astype(jnp.float32)
 
 
 EVALUATOR = DecodingEvaluator

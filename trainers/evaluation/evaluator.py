@@ -10,17 +10,15 @@ from models.sharding.params import Params
 
 
 class Evaluator(Protocol):
-    """Scores of a model's parameters on the held-out split that it was made for."""
+    """Scores of a model's parameters on the held-out split that it was made for.
 
-    @property
-    def names(self) -> list[str]:
-        """The scalars that a call returns, those of single parts (languages) left out."""
-        ...
+    Attributes:
+      names: the scalars that a call returns, those of single parts (languages) left out.
+      samples: the number of held-out examples that a call scores.
+    """
 
-    @property
-    def samples(self) -> int:
-        """The number of held-out examples that a call scores."""
-        ...
+    names: list[str]
+    samples: int
 
     def __call__(self, params: Params) -> dict[str, float]:
         """Returns `eval/...` scalars."""

@@ -26,8 +26,7 @@ class HeldOutEvaluator:
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
         rows, with_outputs = config.batch_size, self.examples.needs_outputs
         _check_microbatches(model.scope.layout, rows)  # not the run's own, where a model is placed elsewhere
-        if with_outputs:
-            assert isinstance(model, HasOutputs), type(model)
+        assert isinstance(model, HasOutputs) or not with_outputs, type(model)
 
         def evaluate(model: Any, batch: Batch) -> tuple[dict[str, Ratio], jax.Array | None]:
             metrics = model.loss(batch, Context.evaluation()).metrics
@@ -35,20 +34,10 @@ class HeldOutEvaluator:
 
         self.runner = Runner(model, self.examples.features or e.data.features(), rows, evaluate)
         shapes, _ = self.runner.shapes()
-        self._names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes), []))
-
-    @property
-    def names(self) -> list[str]:
-        """The scalars that a call returns."""
-        return self._names
-
-    @property
-    def samples(self) -> int:
-        """The number of held-out examples that a call scores."""
-        return self.examples.count
+        self.names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes), []))
+        self.samples = self.examples.count
 
     def __call__(self, params: Params) -> dict[str, float]:
-        """Returns `eval/...` scalars."""
         return self._scores(*self.measure(params, self.examples.rows))
 
     def measure(self, params: Params, rows: Sequence[Example]) -> tuple[dict[str, Ratio], list[np.ndarray]]:

@@ -24,7 +24,6 @@ class ThresholdedEvaluator(HeldOutEvaluator):
         self._others = None if same else self.task.held_out(cache, vocabulary, config.decided_on, config.limit)
 
     def __call__(self, params: Params) -> dict[str, float]:
-        """Returns `eval/...` scalars."""
         totals, _ = self.measure(params, self.examples.rows)
         others = totals if self._others is None else self.measure(params, self._others.rows)[0]
         thresholds = self._thresholded.choose_thresholds(others)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from data.lamda.encoding import fitting_turns
 from data.lamda.prompt_format import prompt
 from data.task import RanksResponses, Task
-from models.protocol import Model
+from models.protocol import ContinuesText, Model
 from trainers.inference.generation import Continuation, Generate, Generator
 
 
@@ -72,7 +72,7 @@ class Responder:
         suffixes = []
         if self.task:
             suffixes = [ids for name in self.task.ranking for ids in self.task.rating_ids(vocabulary, name)]
-        longest = getattr(model, "longest", None) or sys.maxsize  # a model of another kind is refused below
+        longest = (model.longest if isinstance(model, ContinuesText) else None) or sys.maxsize  # Generator refuses other models
         tokens = min(config.tokens, longest // 2)
         generate = Generate(
             tokens=tokens,

@@ -8,12 +8,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from data.lamda.tools.rule import query_of
+from trainers.inference.tools.rule import query_of
 
 if TYPE_CHECKING:  # scripts.chat imports this module before it sets up JAX
     from trainers.inference.sample_and_rank import Candidate
 
-Toolset = Callable[[str], Sequence[str]]  # data.lamda.tools.toolset.Toolset is one
+Toolset = Callable[[str], Sequence[str]]  # trainers.inference.tools.toolset.Toolset is one
 
 MAX_QUERIES = 4  # of a turn of the user
 TOOLSET, USER = "TS", "User"
@@ -55,7 +55,7 @@ def reply(
 ) -> Reply:
     """Returns a model's reply to the last of the turns.
 
-    Before the model is called, a rule (data/lamda/tools/rule.py) may ask the toolset in the model's place. Its query and the
+    Before the model is called, a rule (tools/rule.py) may ask the toolset in the model's place. Its query and the
     snippet are in the context in the form of the model's own queries, as two more turns. A query that is repeated gets the next
     snippet. If the toolset has none, the rule's query is left out, and the model's is answered by an empty turn.
 

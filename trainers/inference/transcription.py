@@ -116,15 +116,10 @@ class Recording:
 
     def window(self, size: int) -> np.ndarray:
         """Returns the next samples, at most `size`; none at the end."""
-        parts, have = [self.buffer], len(self.buffer)
-        while have < size and not self.ended:
+        while len(self.buffer) < size and not self.ended:
             block = next(self.blocks, None)
-            if block is None:
-                self.ended = True
-            else:
-                parts.append(block)
-                have += len(block)
-        self.buffer = np.concatenate(parts) if len(parts) > 1 else self.buffer
+            self.ended = block is None
+            self.buffer = self.buffer if block is None else np.concatenate([self.buffer, block])
         self.transcript.seconds = (self.at + len(self.buffer)) / sound.RATE
         return self.buffer[:size]
 

@@ -6,7 +6,7 @@ not overlap.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
@@ -38,12 +38,11 @@ def trace(report: Mapping[str, Any]) -> dict[str, Any]:
     lanes |= {lane.name: [span for span in spans if span["lane"] == key] for key, lane in LANES.items()}
     about = f"{report['experiment']} on {report['topology']}"
     events = [_metadata("process_name", 0, {"name": f"one chip of {about}, modelled"})]
-    for lane, own in lanes.items():
-        for number, track in enumerate(tracks(own)):
-            thread = len([event for event in events if event["name"] == "thread_name"])
-            events.append(_metadata("thread_name", thread, {"name": f"{lane} {number + 1}" if number else lane}))
-            events.append(_metadata("thread_sort_index", thread, {"sort_index": thread}))
-            events += [_complete(span, thread) for span in track]
+    threads = [(lane, number, track) for lane, own in lanes.items() for number, track in enumerate(tracks(own), 1)]
+    for thread, (lane, number, track) in enumerate(threads):
+        events.append(_metadata("thread_name", thread, {"name": lane if number == 1 else f"{lane} {number}"}))
+        events.append(_metadata("thread_sort_index", thread, {"sort_index": thread}))
+        events += [_complete(span, thread) for span in track]
     return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"about": f"{about}: modelled, not measured"}}
 
 
@@ -68,8 +67,8 @@ def tracks(spans: Iterable[Span]) -> list[list[Span]]:
     """Returns spans on tracks on which they do not overlap: each, in the order of time, is on the first that is free."""
     result: list[list[Span]] = []
     for span in sorted(spans, key=lambda span: span["start"]):
-        free: Sequence[list[Span]] = [track for track in result if nanoseconds(track[-1])[1] <= nanoseconds(span)[0]]
-        if not free:
-            result.append([])
-        (free or result[-1:])[0].append(span)
+        track = next((track for track in result if nanoseconds(track[-1])[1] <= nanoseconds(span)[0]), None)
+        if track is None:
+            result.append(track := [])
+        track.append(span)
     return result

@@ -160,62 +160,81 @@ def circular(
     Raises:
       LayoutError: stages and chunks do not divide the layers.
     """
-    layers, batch = jax.tree.leaves(stacked)[0].shape[0], jax.tree.leaves(carry)[0].shape[0]
-    s = schedule_of(scope, pipeline, layers)
-    mesh, axes, data = scope.mesh, stage_axes(scope), data_axes(scope)
-    m, shards = s.microbatches, scope.layout.num_shards(data)
-    stage = jnp.arange(s.stages)
+    layers = jax.tree.leaves(stacked)[0].shape[0]
+    run = _Circular(body, scope, schedule_of(scope, pipeline, layers), jax.tree.leaves(carry)[0].shape[0])
+    return run(carry, stacked, rows)
 
-    def parts(x: jax.Array) -> jax.Array:
-        """Splits rows into [m, D, rows, ...]; the microbatch is the minor part of a row's number, so that rows do not move."""
-        if x.shape[0] != batch:
-            return jnp.broadcast_to(x, (m, shards, *x.shape))
-        return cut(jnp.moveaxis(x.reshape(shards, -1, m, *x.shape[1:]), 2, 0), mesh, None, data)
 
-    def per_shard(w: jax.Array) -> jax.Array:
-        """Repeats weights as [p, v, D, n, ...], so that each shard adds up its own gradient until the last tick."""
-        w = jnp.broadcast_to(w[:, :, None], (*w.shape[:2], shards, *w.shape[2:]))
-        return cut(w, mesh, axes, None, data)
+class _Circular:
+    """A stack in stages: `body` for the chunks of all stages at once, tick by tick."""
 
-    fresh, rows = jax.tree.map(parts, (carry, rows))
-    # With several chunks a stage, layers travel to their stages here, once a step.
-    ordered = jax.tree.map(lambda x: to_stage_order(x, s), with_layout(stacked, inside(scope, data)))
-    weights = jax.tree.map(per_shard, chunks_of(ordered, s, mesh, axes))
-    pick = map_over_stages(take, mesh, axes)
+    def __init__(self, body: Callable, scope: Component, schedule: Schedule, batch: int):
+        self.body, self.scope, self.schedule, self.batch = body, scope, schedule, batch
+        self.mesh, self.axes, self.data = scope.mesh, stage_axes(scope), data_axes(scope)
+        self.shards, self.stage = scope.layout.num_shards(self.data), jnp.arange(schedule.stages)
+        over_shards = jax.vmap(self._chunk, spmd_axis_name=self.data or None)
+        self._over_all = jax.vmap(over_shards, spmd_axis_name=self.axes)
+        self._pick = map_over_stages(take, self.mesh, self.axes)
+        self._add_at = map_over_stages(_add_at, self.mesh, self.axes)
 
-    def chunk(weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return jax.lax.scan(lambda x, layer: body(x, layer, rows), x, weights)
+    def __call__(self, carry: PyTree, stacked: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+        """Returns (carry, out with the layers in front)."""
+        s = self.schedule
+        fresh, rows = jax.tree.map(self._microbatches, (carry, rows))
+        # With several chunks a stage, layers travel to their stages here, once a step.
+        ordered = jax.tree.map(lambda x: to_stage_order(x, s), with_layout(stacked, inside(self.scope, self.data)))
+        weights = jax.tree.map(self._per_shard, chunks_of(ordered, s, self.mesh, self.axes))
+        # Keep only each tick's inputs. Re-select the chunk's weights in the backward pass, or every tick would save a copy.
+        run = jax.checkpoint(functools.partial(self._run, weights), prevent_cse=False)
 
-    over_all = jax.vmap(jax.vmap(chunk, spmd_axis_name=data or None), spmd_axis_name=axes)
+        x = jax.tree.map(lambda f: self._place(jnp.zeros((s.stages, *f.shape[1:]), f.dtype)), fresh)
+        first = jnp.zeros_like(self.stage)
+        _, out = jax.eval_shape(run, first, x, jax.tree.map(lambda r: r[first], rows))
+        total = jax.tree.map(lambda o: jnp.zeros((s.stages, s.chunks, *o.shape[1:]), o.dtype), out)
+        tick = functools.partial(self._tick, run, fresh, rows)
+        (_, total), left = jax.lax.scan(tick, (x, total), jnp.arange(s.ticks))
+        out = stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
+        return jax.tree.map(self._to_batch, left), jax.tree.map(lambda x: to_layer_order(x, s), out)
 
-    # Keep only each tick's inputs. Re-select the chunk's weights in the backward pass; otherwise every tick would save a copy.
-    @functools.partial(jax.checkpoint, prevent_cse=False)
-    def run(c: jax.Array, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
-        return over_all(jax.tree.map(lambda w: pick(w, c), weights), x, rows)
-
-    def tick(state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
+    def _tick(self, run: Callable, fresh: PyTree, rows: PyTree, state: PyTree, t: jax.Array) -> tuple[PyTree, PyTree]:
+        """Runs a chunk of every stage; returns ((the stages' next inputs, the sums of `out`), the last stage's output)."""
         x, total = state
-        active, c, i = s.forward(t, stage)
-        first = c[0] == 0
-        x = jax.tree.map(lambda x, fresh: cut(x.at[0].set(jnp.where(first, take(fresh, i[0]), x[0])), mesh, axes, data), x, fresh)
-        stage_rows = jax.tree.map(lambda r: cut(r[i], mesh, axes, data), rows)
-        y, out = run(c, x, stage_rows)
-        y = jax.tree.map(lambda y: cut(y, mesh, axes, data), y)
+        active, c, i = self.schedule.forward(t, self.stage)
+        x = jax.tree.map(lambda x, fresh: self._place(x.at[0].set(jnp.where(c[0] == 0, take(fresh, i[0]), x[0]))), x, fresh)
+        y, out = run(c, x, jax.tree.map(lambda r: self._place(r[i]), rows))
+        y = jax.tree.map(self._place, y)
+        total = jax.tree.map(lambda total, new: self._add_at(total, new, c, active), total, out)
+        return (jax.tree.map(lambda y: self._place(jnp.roll(y, 1, axis=0)), y), total), jax.tree.map(lambda y: y[-1], y)
 
-        def add_at(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
-            return total.at[c].add(jnp.where(active, new, 0))
+    def _run(self, weights: PyTree, c: jax.Array, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+        """Runs each stage's chunk c [p]."""
+        return self._over_all(jax.tree.map(lambda w: self._pick(w, c), weights), x, rows)
 
-        total = jax.tree.map(lambda a, b: map_over_stages(add_at, mesh, axes)(a, b, c, active), total, out)
-        return (jax.tree.map(lambda y: cut(jnp.roll(y, 1, axis=0), mesh, axes, data), y), total), jax.tree.map(lambda y: y[-1], y)
+    def _chunk(self, weights: PyTree, x: PyTree, rows: PyTree) -> tuple[PyTree, PyTree]:
+        """Runs a chunk of one stage and one data shard."""
+        return jax.lax.scan(lambda x, layer: self.body(x, layer, rows), x, weights)
 
-    x = jax.tree.map(lambda f: cut(jnp.zeros((s.stages, *f.shape[1:]), f.dtype), mesh, axes, data), fresh)
-    _, out = jax.eval_shape(run, jnp.zeros_like(stage), x, jax.tree.map(lambda r: r[jnp.zeros_like(stage)], rows))
-    total = jax.tree.map(lambda o: jnp.zeros((s.stages, s.chunks, *o.shape[1:]), o.dtype), out)
-    (_, total), left = jax.lax.scan(tick, (x, total), jnp.arange(s.ticks))
-    last = s.leaving()
+    def _place(self, x: jax.Array) -> jax.Array:
+        """Constrains an array [p, D, ...] to the devices of its stages and data shards."""
+        return cut(x, self.mesh, self.axes, self.data)
 
-    def to_batch(y: jax.Array) -> jax.Array:
-        return jnp.moveaxis(y[last], 0, 2).reshape(batch, *y.shape[3:])
+    def _microbatches(self, x: jax.Array) -> jax.Array:
+        """Splits rows into [m, D, rows, ...]; the microbatch is the minor part of a row's number, so that rows do not move."""
+        m = self.schedule.microbatches
+        if x.shape[0] != self.batch:
+            return jnp.broadcast_to(x, (m, self.shards, *x.shape))
+        return cut(jnp.moveaxis(x.reshape(self.shards, -1, m, *x.shape[1:]), 2, 0), self.mesh, None, self.data)
 
-    out = stack_of(jax.tree.map(lambda o: jnp.sum(o, axis=2), total))
-    return jax.tree.map(to_batch, left), jax.tree.map(lambda x: to_layer_order(x, s), out)
+    def _to_batch(self, y: jax.Array) -> jax.Array:
+        """Returns the rows of the outputs [t, D, rows, ...] that leave the last stage, in their order."""
+        return jnp.moveaxis(y[self.schedule.leaving()], 0, 2).reshape(self.batch, *y.shape[3:])
+
+    def _per_shard(self, w: jax.Array) -> jax.Array:
+        """Repeats weights as [p, v, D, n, ...], so that each shard adds up its own gradient until the last tick."""
+        w = jnp.broadcast_to(w[:, :, None], (*w.shape[:2], self.shards, *w.shape[2:]))
+        return cut(w, self.mesh, self.axes, None, self.data)
+
+
+def _add_at(total: jax.Array, new: jax.Array, c: jax.Array, active: jax.Array) -> jax.Array:
+    """Adds what an active stage returns of its chunk c."""
+    return total.at[c].add(jnp.where(active, new, 0))

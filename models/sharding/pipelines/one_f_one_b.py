@@ -21,7 +21,6 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from models.families import family_of
 from models.parts.losses import Loss, Totals
 from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
 from models.sharding.params import ParamInfo, describe, with_params
@@ -306,57 +305,73 @@ class _Microbatch:
 
     def __init__(self, model: Staged, totals: Totals, context: Context):
         scope = model.scope / model.stack_name
-        layout, pipeline, stack = scope.layout, scope.layout.pipeline(scope.path), model.stack_name
+        layout, pipeline = scope.layout, scope.layout.pipeline(scope.path)
         assert pipeline is not None
         self.mesh, self.axes, self.data = scope.mesh, stage_axes(scope), data_axes(scope)
         self.shards = layout.num_shards(self.data)
-        inner_where = dataclasses.replace(model.scope, layout=inside(scope, self.data))
-        inner: Any = jax.eval_shape(lambda key: family_of(model.c).model(model.c, key, inner_where), jax.random.key(0))
+        inner_scope = dataclasses.replace(model.scope, layout=inside(scope, self.data))
+        make: Any = type(model)
+        inner: Any = jax.eval_shape(lambda key: make(model.c, key, inner_scope), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}
-        self.stack = {k: v for k, v in infos.items() if k.startswith(f"{stack}.")}
+        self.stack = {k: v for k, v in infos.items() if k.startswith(f"{model.stack_name}.")}
         self._infos, self._layers = infos, next(iter(self.stack.values())).shape[0]
         self.schedule = schedule_of(scope, pipeline, self._layers)
-        missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
-
-        def with_key(key: jax.Array | None, layers: jax.Array | None = None) -> Context:
-            return dataclasses.replace(context, key=key, layers=layers)
-
-        def residual(x: PyTree) -> PyTree:
-            # Cut as between layers, so that its gradient, which an end of the pipeline reads, is cut in the same way.
-            return jax.tree.map(lambda x: (inner.scope / stack).shard(x, "batch", "res_length", "act_embed"), x)
-
-        def enter(outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
-            return residual(with_params(inner, outer | missing).embed(part | prologue, part_contexts(with_key(key))[0]))
-
-        def enter_back(outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
-            return jax.vjp(lambda outer, prologue: enter(outer, prologue, part, key), outer, prologue)[1](dx)
-
-        def through(chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs) -> tuple[PyTree, Loss]:
-            blocks = with_params(getattr(inner, stack), {k.removeprefix(f"{stack}."): v for k, v in chunk.items()})
-            return inner.apply_layers(blocks, x, part, with_key(*keys_n), totals)
-
-        def through_back(
-            chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs, dy: PyTree, active: jax.Array
-        ) -> tuple[Flat, PyTree]:
-            def values(chunk: Flat, x: PyTree) -> tuple[PyTree, jax.Array]:
-                y, loss = through(chunk, x, part, keys_n)
-                return y, loss.value
-
-            (_, value), pull = jax.vjp(values, chunk, x)
-            return pull((dy, active.astype(value.dtype)))
-
-        def leave(outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
-            loss = with_params(inner, outer | missing).head_loss(residual(y), part, with_key(None), totals)
-            return loss.value, loss
-
-        self._with_key = with_key
+        self._inner, self._totals, self._context = inner, totals, context
         over_shards = functools.partial(jax.vmap, spmd_axis_name=self.data or None)
         over_stages = functools.partial(jax.vmap, spmd_axis_name=self.axes)
-        self.enter = over_shards(enter, (None, 0, 0, 0))
-        self.enter_back = over_shards(enter_back, (None, 0, 0, 0, 0))
-        self.through = over_stages(over_shards(through, (None, 0, 0, 0)))
-        self.through_back = over_stages(over_shards(through_back, (None, 0, 0, 0, 0, None)))
-        self.leave = over_shards(jax.value_and_grad(leave, argnums=(0, 1), has_aux=True), (None, 0, 0))
+        self.enter = over_shards(self._enter, (None, 0, 0, 0))
+        self.enter_back = over_shards(self._enter_back, (None, 0, 0, 0, 0))
+        self.through = over_stages(over_shards(self._through, (None, 0, 0, 0)))
+        self.through_back = over_stages(over_shards(self._through_back, (None, 0, 0, 0, 0, None)))
+        self.leave = over_shards(jax.value_and_grad(self._leave, argnums=(0, 1), has_aux=True), (None, 0, 0))
+
+    # --- of one microbatch, one data shard and one stage ---
+
+    def _with_key(self, key: jax.Array | None, layers: jax.Array | None = None) -> Context:
+        return dataclasses.replace(self._context, key=key, layers=layers)
+
+    def _outer(self, outer: Flat) -> Any:
+        """Returns the model with its parameters outside of the stack; the others are shapes."""
+        missing = {k: jax.ShapeDtypeStruct(v.shape, v.dtype) for k, v in self.stack.items()}
+        return with_params(self._inner, outer | missing)
+
+    def _residual(self, x: PyTree) -> PyTree:
+        """Cuts arrays as between layers, so that their gradient, which an end of the pipeline reads, is cut in the same way."""
+        scope = self._inner.scope / self._inner.stack_name
+        return jax.tree.map(lambda x: scope.shard(x, "batch", "res_length", "act_embed"), x)
+
+    def _enter(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
+        """Returns the input of the first layer."""
+        return self._residual(self._outer(outer).embed(part | prologue, part_contexts(self._with_key(key))[0]))
+
+    def _enter_back(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
+        """Returns the gradients of parameters and prologue from those of the first layer's input."""
+        return jax.vjp(lambda outer, prologue: self._enter(outer, prologue, part, key), outer, prologue)[1](dx)
+
+    def _through(self, chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs) -> tuple[PyTree, Loss]:
+        """Returns (the output of a chunk of layers, the losses that they add)."""
+        name = self._inner.stack_name
+        blocks = with_params(getattr(self._inner, name), {k.removeprefix(f"{name}."): v for k, v in chunk.items()})
+        return self._inner.apply_layers(blocks, x, part, self._with_key(*keys_n), self._totals)
+
+    def _through_back(
+        self, chunk: Flat, x: PyTree, part: Batch, keys_n: LayerInputs, dy: PyTree, active: jax.Array
+    ) -> tuple[Flat, PyTree]:
+        """Returns the gradients of a chunk's parameters and input from those of its output, and of its losses if it is active."""
+
+        def values(chunk: Flat, x: PyTree) -> tuple[PyTree, jax.Array]:
+            y, loss = self._through(chunk, x, part, keys_n)
+            return y, loss.value
+
+        (_, value), pull = jax.vjp(values, chunk, x)
+        return pull((dy, active.astype(value.dtype)))
+
+    def _leave(self, outer: Flat, y: PyTree, part: Batch) -> tuple[jax.Array, Loss]:
+        """Returns the loss of the last layer's output, as its value and whole."""
+        loss = self._outer(outer).head_loss(self._residual(y), part, self._with_key(None), self._totals)
+        return loss.value, loss
+
+    # --- of all ---
 
     def place(self, tree: PyTree) -> PyTree:
         """Constrains arrays [p, D, ...] to the devices of their stages and data shards."""

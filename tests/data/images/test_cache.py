@@ -10,11 +10,11 @@ import pytest
 from numpy.testing import assert_array_equal
 from PIL import Image
 
+from data.cache_maker import maker_of
 from data.images import maker, sources
 from data.images.caches import ENTRIES, ImageCache
 from data.images.config import ImageData
 from data.images.task import ImageTask
-from data.kinds import maker_of
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
 from data.task import DataError

@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from data.kinds import maker_of
+from data.cache_maker import maker_of
 from data.labelled import encoding
 from data.labelled.caches import LabelledCache
 from data.labelled.config import LabelledData

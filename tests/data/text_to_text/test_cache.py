@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from data.kinds import maker_of
+from data.cache_maker import maker_of
 from data.labelled.caches import LabelledCache
 from data.labelled.sources import TASKS
 from data.prepare import PREPARED, prepare

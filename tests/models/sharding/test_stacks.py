@@ -1,5 +1,6 @@
 """The scan over stacked layers computes what `jax.lax.scan` does, and writes its stacks once."""
 
+import functools
 import re
 
 import jax
@@ -8,7 +9,7 @@ import pytest
 from jax.ad_checkpoint import checkpoint_name
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.sharding.stacks import recomputing_scan
+from models.sharding.stacks import layer_scan
 
 LAYERS, ROWS, WIDTH = 3, 4, 8
 
@@ -47,8 +48,7 @@ def run(scan, policy, values, others):
     return jnp.sum(x**3) + jnp.sum(out["norm"] * jnp.arange(1, LAYERS + 1)), (x, count, out)
 
 
-def plain(body, carry, stacked, rows):
-    return jax.lax.scan(lambda carry, layer: body(carry, layer, rows), carry, stacked)
+plain, recomputing_scan = layer_scan, functools.partial(layer_scan, recomputes=True)
 
 
 POLICIES = {"full": jax.checkpoint_policies.nothing_saveable, "names": jax.checkpoint_policies.save_only_these_names("hidden")}

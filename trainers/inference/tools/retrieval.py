@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data.lamda.tools.rule import subject
+from trainers.inference.tools.rule import subject
 
 SEPARATOR = " / "
 

@@ -3,8 +3,8 @@
 The paper's toolset has a translator too; it is left out here, where no model translates both ways.
 """
 
-from data.lamda.tools.calculator import calculate
-from data.lamda.tools.retrieval import Index
+from trainers.inference.tools.calculator import calculate
+from trainers.inference.tools.retrieval import Index
 
 SNIPPETS = 8  # of retrieval, at most
 
@@ -13,7 +13,7 @@ class Toolset:
     """A calculator and, given an index, retrieval.
 
     Args:
-      index: the prepared snippets (data/lamda/tools/reference.py); None leaves retrieval out.
+      index: the prepared snippets (trainers/inference/tools/reference.py); None leaves retrieval out.
     """
 
     def __init__(self, index: Index | None = None):

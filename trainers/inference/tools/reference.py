@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from data import paths
-from data.lamda.tools import retrieval
-from data.lamda.tools.retrieval import SEPARATOR, Index
 from data.packages import fetch
 from data.stages import Progress, stage
 from data.text.sources import CORPORA, Entry
+from trainers.inference.tools import retrieval
+from trainers.inference.tools.retrieval import SEPARATOR, Index
 
 NAME = "reference"
 FORMAT = 1  # increase it whenever the same packages would give other snippets

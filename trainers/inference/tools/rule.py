@@ -2,7 +2,7 @@
 
 import re
 
-from data.lamda.tools.calculator import calculate
+from trainers.inference.tools.calculator import calculate
 
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n")
 _ASKS = re.compile(

@@ -6,10 +6,10 @@ import zipfile
 import numpy as np
 import pytest
 
-from data.lamda.tools import reference, retrieval
-from data.lamda.tools.retrieval import Index
-from data.lamda.tools.toolset import Toolset
 from tests.helpers.archives import fetched
+from trainers.inference.tools import reference, retrieval
+from trainers.inference.tools.retrieval import Index
+from trainers.inference.tools.toolset import Toolset
 
 SNIPPETS = [
     "lark / n. / A singing bird.",

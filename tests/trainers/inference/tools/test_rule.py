@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.lamda.tools.rule import query_of
+from trainers.inference.tools.rule import query_of
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from data.lamda.tools.calculator import calculate
+from trainers.inference.tools.calculator import calculate
 
 
 @pytest.mark.parametrize(
