@@ -69,7 +69,7 @@ class Finetuning:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpointing:
-    """Which checkpoints a run makes, where, and which of them stay.
+    """Settings of the checkpoints that a run makes: when, where, and which of them stay.
 
     Attributes:
       every: interval in steps; 0 means only at the end.

@@ -1,4 +1,4 @@
-"""What a user of a command can mend, and hints at what was meant. Plain Python, no JAX."""
+"""Errors that a user of a command can mend, and hints at what was meant. Plain Python, no JAX."""
 
 import difflib
 import errno
@@ -11,7 +11,7 @@ _LONGEST = 4000  # characters of an error: the names of all experiments fit
 
 
 class UserError(ValueError):
-    """What the user of a command can mend: its message is one line, and the commands print nothing else.
+    """An error that the user of a command can mend: its message is one line, and the commands print nothing else.
 
     Line breaks of what is quoted become blanks, and the middle of a text that is longer than any list of choices is left out.
 

@@ -53,13 +53,13 @@ def main(arguments: list[str] | None = None) -> int:
         help='read a data set of TFDS by Apache Beam with its own options, as "--runner=DirectRunner --direct_num_workers=4"',
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON; progress goes to stderr")
-    options, rest = parser.parse_known_args(arguments)
-    if rest and not options.source:
+    options, overrides = parser.parse_known_args(arguments)
+    if overrides and not options.source:
         parser.parse_args(arguments)  # names what it does not know
     if options.source:
         if options.name in {*PREPARED, *WEIGHTS, reference.NAME} or not re.fullmatch(r"\w[\w.-]*", options.name):
             raise ConfigError(f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from")
-        settings = override(settings_from(options.source), rest, ["from", "json", "vocabulary", "beam"])
+        settings = override(settings_from(options.source), overrides, ["from", "json", "vocabulary", "beam"])
         folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:

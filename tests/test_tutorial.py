@@ -45,9 +45,9 @@ def test_the_session_runs(folder):
     """The model trains, each layout sends what the text says, and what is printed stands in the tutorial."""
     printed = run(folder, "session.py", XLA_FLAGS="--xla_force_host_platform_device_count=8").splitlines()
     page = (ROOT / "docs" / "TUTORIAL.md").read_text()
-    told = {" ".join(line.split()) for line in page.splitlines()}
+    lines = {" ".join(line.split()) for line in page.splitlines()}
     parameters = [" ".join(line.split()) for line in printed if line.endswith(" bytes")]
-    assert len(parameters) == 4 and set(parameters) <= told
+    assert len(parameters) == 4 and set(parameters) <= lines
     (refusal,) = (line for line in printed if "is not divisible" in line)
     assert refusal in " ".join(page.split())  # the page breaks the line
 

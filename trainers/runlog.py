@@ -100,11 +100,11 @@ def append_line(path: Path, values: dict[str, Any], *, durable: bool = False) ->
 def events(workdir: Path) -> list[dict[str, Any]]:
     """Returns the events of a run so far; broken lines, as a power cut leaves them, are skipped."""
     path = workdir / "run.jsonl"
-    found = []
+    values = []
     for line in path.read_bytes().splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError, RecursionError):
-            found.append(json.loads(line))
-    return [event for event in found if isinstance(event, dict)]
+            values.append(json.loads(line))
+    return [event for event in values if isinstance(event, dict)]
 
 
 class Record:

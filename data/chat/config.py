@@ -3,20 +3,15 @@
 import dataclasses
 from typing import ClassVar
 
-from data.features import Feature, Features, positions
-from data.text.config import TextData
+from data.features import Feature, Features
+from data.text.config import WeightedTextData
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatData(TextData):
+class ChatData(WeightedTextData):
     """Packed rows of conversations in a checkpoint's chat template, for causal language models."""
 
     kind: ClassVar[str] = "chat"
-    benchmark: ClassVar[str] = "throughput"
-
-    def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them, in that order; `loss_weights` is how much a token counts."""
-        return super().stored() | positions(self.length, "loss_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

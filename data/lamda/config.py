@@ -4,23 +4,17 @@ import dataclasses
 from typing import ClassVar
 
 from data.config import HeldOut
-from data.features import Features, positions
-from data.text.config import TextData
+from data.text.config import WeightedTextData
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LamdaData(TextData):
+class LamdaData(WeightedTextData):
     """Packed rows of conversations in LaMDA's two forms (data/lamda/prompt_format.py), for causal language models.
 
     The inherited temperature draws the two forms in proportion to n^(1/T), n being the rows of a form.
     """
 
     kind: ClassVar[str] = "lamda"
-    benchmark: ClassVar[str] = "throughput"
-
-    def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores them, in that order; `loss_weights` is how much a token counts."""
-        return super().stored() | positions(self.length, "loss_weights")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -33,6 +33,16 @@ class TextData(DataConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class WeightedTextData(TextData):
+    """The same rows with a loss weight for each token: 0 for what is given, such as a prompt."""
+
+    benchmark: ClassVar[str] = "throughput"
+
+    def stored(self) -> Features:
+        return super().stored() | positions(self.length, "loss_weights")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedTextData(TextData):
     """The same rows with tokens masked anew every time they come (RoBERTa's dynamic masking; BERT, section 3.1).
 

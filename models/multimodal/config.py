@@ -62,7 +62,7 @@ class MultimodalConfig(EncoderDecoderConfig):
 
     @property
     def decoder_groups(self) -> int:
-        """Repeated units of the decoder."""
+        """The number of layer groups of the decoder."""
         return self.layer_groups
 
     @property

@@ -146,7 +146,7 @@ class _Way:
 
     @property
     def shards(self) -> tuple[int, int]:
-        """Of rows and of columns."""
+        """The numbers of shards of rows and of columns."""
         rows, columns = (1 if self.scope.mesh is None else self.scope.num_shards(name) for name in AXES)
         return rows, columns
 
@@ -270,10 +270,10 @@ def _shifted_blocks(z: jax.Array, by: int, axis: int, names: Sequence[str | None
     """Returns shifted rows (columns) of an image that is laid out by shards: `axis` numbers them, the next one their rows."""
     if by == 0:
         return z
-    hops, rest = divmod(by, z.shape[axis + 1])
-    parts = [_from(z, hops, slice(rest, None), axis, names, scope)]
-    if rest:
-        parts.append(_from(z, hops + 1, slice(rest), axis, names, scope))
+    hops, remainder = divmod(by, z.shape[axis + 1])
+    parts = [_from(z, hops, slice(remainder, None), axis, names, scope)]
+    if remainder:
+        parts.append(_from(z, hops + 1, slice(remainder), axis, names, scope))
     return scope.shard(jnp.concatenate(parts, axis=axis + 1), *names)
 
 

@@ -45,7 +45,7 @@ class Decoder(Staged, Decodes):
     """A model whose last stack is a decoder. Every method is a pure function of parameters and arguments."""
 
     stack_name: ClassVar[str] = "decoder"
-    decoder: Any  # a Block, or a Unit of them (models/parts/layer_group.py), with a leading axis of layers
+    decoder: Any  # a Block, or a LayerGroup of them (models/parts/layer_group.py), with a leading axis of layers
     decoder_bias: nnx.Param | None = None  # [N, K] for buckets of relative positions, where the layers share one
 
     @abc.abstractmethod

@@ -136,7 +136,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
     def apply_layers(
         self, blocks: LayerGroup, x: DecoderInput, batch: Batch, context: Context, totals: Totals
     ) -> tuple[DecoderInput, Loss]:
-        """Runs some of the decoder's units; sources and biases pass unchanged. See Staged."""
+        """Runs some of the decoder's layer groups; sources and biases pass unchanged. See Staged."""
         x_BLM, source_BSM, bias_11X = x
         segments_BL = batch["targets_segments"]
         bias_1NK = None if bias_11X is None else bias_11X.reshape(1, self.c.attention.heads, -1)

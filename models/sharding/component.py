@@ -13,7 +13,7 @@ from models.execution import Execution
 from models.sharding import torus
 from models.sharding.layout import Layout, LayoutError, Rules
 
-# Dimensions that may have size 1 and are whole then: a geometry that is the same for all rows, a position that is decoded.
+# Dimensions that may have size 1 and are whole then: attention inputs that are the same for all rows, a position that is decoded.
 SINGLE = ("batch", "length", "res_length", "keys")
 
 

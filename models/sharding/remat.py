@@ -1,4 +1,4 @@
-"""What the backward pass keeps of a layer, and what it computes a second time. Plain data, no JAX.
+"""Policies of what the backward pass keeps of a layer, and what it computes a second time. Plain data, no JAX.
 
 "none" keeps all, "full" recomputes the layer from its input, "dots" keeps the products of its weights; names joined by "+", as
 "attention_in+context+gate", keep these activations and recompute the rest. A family names its activations in one table

@@ -112,7 +112,7 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     def apply_layers(
         self, blocks: LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
-        """Runs some of the units; see Staged."""
+        """Runs some of the layer groups; see Staged."""
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))

@@ -21,9 +21,9 @@ def no_speech(encode: Callable[[str], Sequence[int]]) -> list[int]:
     symbols += ["<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))"]
     symbols += ["[[", "]]", "{{", "}}", "♪♪", "♪♪♪"]
     music = set("♩♪♫♬♭♮♯")
-    found = {encode(" -")[0], encode(" '")[0]}
+    tokens = {encode(" -")[0], encode(" '")[0]}
     for symbol in [*symbols, *music]:
         for ids in (encode(symbol), encode(f" {symbol}")):
             if len(ids) == 1 or symbol in music:
-                found.add(ids[0])
-    return sorted(found)
+                tokens.add(ids[0])
+    return sorted(tokens)

@@ -43,7 +43,7 @@ def test_json_round_trip(name):
 
 
 def parameters(name: str) -> int:
-    """What the last line of an experiment's golden dump counts."""
+    """Returns the number of parameters that the last line of an experiment's golden dump states."""
     total = re.search(r"^parameters: (\d+)$", (golden.FOLDER / f"{name}.txt").read_text(), re.MULTILINE)
     assert total
     return int(total[1])
@@ -188,7 +188,7 @@ def test_a_union_keeps_its_member():
 
 
 def test_differences_name_fields():
-    """What differs between two experiments is listed by path, old to new."""
+    """Differences between two experiments are listed by path, old to new."""
     a, b = registry.load("gshard_m4.moe_128e_12l"), registry.load("gshard_m4.moe_512e_12l")
     found = registry.differences(a.model, b.model)
     assert found == ["moe.experts.count: 128 -> 512", "moe.group_size: 8192 -> 2048"]
@@ -200,7 +200,7 @@ def test_a_misspelt_experiment_names_the_nearest():
 
 
 def test_routing_groups_divide_over_the_chips():
-    """Of every mixture, the positions of a batch are as many groups as its layout has shards of them, or a multiple."""
+    """The positions of a batch of every mixture make as many groups as its layout has shards of them, or a multiple."""
     for name in registry.names():
         e = registry.load(name)
         moe = getattr(e.model, "moe", None)

@@ -88,7 +88,7 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module", autouse=True)
 def small_slices():
-    """Of seven items, so that sets of tens have several."""
+    """Makes slices of seven items, so that sets of tens have several."""
     with pytest.MonkeyPatch.context() as patch:
         for module in (text, speech, images):
             patch.setattr(module, "_WINDOW", 7)
@@ -113,7 +113,7 @@ def made(root: Path, name: str, settings: CacheConfig, *options: str, said: list
 
 
 def test_slices_are_the_set_in_order(root):
-    """Of sets in three files, and of one split after another."""
+    """Slices of sets in three files, and of one split after another, are the set."""
     part = Part(root / "tfds/librispeech/2.1.0", "train_other500+train_clean100[10:20]")
     names = [example["id"] for example in part]
     assert len(part) == len(names) == 40 and names[0].startswith(b"train_other500") and names[30].startswith(b"train_clean")

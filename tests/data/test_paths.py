@@ -127,7 +127,7 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 
 
 def test_a_temporary_folder_may_hold_another(tmp_path):
-    """What is written inside a temporary folder does not wait for the lock that its process holds."""
+    """Writing inside a temporary folder does not wait for the lock that its process holds."""
     with paths.scratch(tmp_path / "cache") as folder, paths.new_folder(folder / "inner") as new:
         (new / "file").write_text("x")
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What all kinds of caches have in common, and the command that prepares them."""
+"""Tests of what all kinds of caches have in common, and of the command that prepares them."""
 
 import json
 import subprocess

@@ -75,11 +75,11 @@ def turns(*contents: str) -> list[dict]:
 def conversations(n: int, seed: int) -> list[dict]:
     """Conversations of two or four turns: the assistant says "yes" and what the user said last."""
     rng = np.random.default_rng(seed)
-    found = []
+    chats = []
     for _ in range(n):
         said = [" ".join(rng.choice(WORDS, rng.integers(1, 4))) for _ in range(rng.integers(1, 3))]
-        found.append({"messages": turns(*(text for s in said for text in (s, f"yes {s}")))})
-    return found
+        chats.append({"messages": turns(*(text for s in said for text in (s, f"yes {s}")))})
+    return chats
 
 
 def write_chat_cache(folder: Path, length: int = 64) -> Path:

@@ -18,13 +18,13 @@ WORDS = ("the", "cat", "dog", "bird", "sees", "likes", "old", "red", "house", "a
 def conversations(n: int, seed: int) -> list[dict]:
     """Conversations of 4 to 8 turns; those that begin with "hello" are rated well."""
     rng = np.random.default_rng(seed)
-    found = []
+    records = []
     for i in range(n):
         turns = [" ".join(rng.choice(WORDS, rng.integers(2, 6))) for _ in range(rng.integers(4, 9))]
         good = bool(i % 2)
         turns[-1] = f"{'hello' if good else 'no'} {turns[-1]}"
-        found.append({"id": f"{seed}-{i}", "turns": turns, "ratings": dict.fromkeys(ATTRIBUTES, good)})
-    return found
+        records.append({"id": f"{seed}-{i}", "turns": turns, "ratings": dict.fromkeys(ATTRIBUTES, good)})
+    return records
 
 
 def write_dialog_cache(folder: Path, length: int = 64) -> Path:

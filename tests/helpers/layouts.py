@@ -96,9 +96,9 @@ def reference(name: str) -> Trial:
 def run(e: Experiment, start: state.State) -> Trial:
     """The first steps on all devices; fails if XLA gave up on a tensor."""
     with jax.enable_x64(True), without_program_cache(), said_by_xla() as said:
-        found = equality.trial(e, STEPS, jax.devices(), start)
+        result = equality.trial(e, STEPS, jax.devices(), start)
         assert GAVE_UP not in said(), f"{e.layout.name}: {said()[:600]}"
-        return found
+        return result
 
 
 @functools.cache
@@ -132,6 +132,6 @@ def random_reference(name: str, length: int) -> tuple[Experiment, state.State, T
 def assert_same_draws(name: str, layout: str, length: int = 0) -> None:
     """With dropout and second experts dropped at random, and Adafactor's factored statistics, losses are those of one device."""
     e, start, want = random_reference(name, length)
-    found = run(dataclasses.replace(e, layout=family_of(e.model).layouts[layout](2, 4)), start)
-    far = equality.differences(found, want)
+    result = run(dataclasses.replace(e, layout=family_of(e.model).layouts[layout](2, 4)), start)
+    far = equality.differences(result, want)
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far

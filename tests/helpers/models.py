@@ -70,8 +70,8 @@ def batch_of(*rows: list[int]) -> dict[str, np.ndarray]:
             segments[row, at : at + n], positions[row, at : at + n] = number, np.arange(n)
             at += n
     tokens = rng.integers(3, 64, segments.shape) * (segments > 0)
-    found = {"tokens": tokens, "segments": segments, "positions": positions, "types": positions % 2}
-    return {k: v.astype(np.int32) for k, v in found.items()}
+    batch = {"tokens": tokens, "segments": segments, "positions": positions, "types": positions % 2}
+    return {k: v.astype(np.int32) for k, v in batch.items()}
 
 
 @jax.jit

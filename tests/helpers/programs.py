@@ -42,7 +42,7 @@ def priced(*lines: str, before: str = "", **kwargs) -> Price:
 
 
 def price_of(p: Program, **kwargs) -> Price:
-    found = price(p, SLICE, list(itertools.product(*map(range, SLICE.dims))), MESH, **kwargs)
-    assert abs(sum(getattr(found, part) for part in PARTS) - found.step_s) < 1e-12
-    assert abs(sum(found.exposed_by_kind.values()) - found.exposed_s) < 1e-12
-    return found
+    cost = price(p, SLICE, list(itertools.product(*map(range, SLICE.dims))), MESH, **kwargs)
+    assert abs(sum(getattr(cost, part) for part in PARTS) - cost.step_s) < 1e-12
+    assert abs(sum(cost.exposed_by_kind.values()) - cost.exposed_s) < 1e-12
+    return cost

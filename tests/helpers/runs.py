@@ -44,13 +44,13 @@ def with_train(e: Experiment, **changes: Any) -> Experiment:
 
 
 def curve(workdir: Path) -> list[dict]:
-    """What a run logged, but for what the machine decides."""
+    """Returns the metrics that a run logged, but for what the machine decides."""
     return [{k: v for k, v in line.items() if k not in ("tokens_per_s", "memory_gib")} for line in metrics.read(workdir)]
 
 
 def events(workdir: Path, event: str) -> list[dict]:
     """The events of a run of this name."""
-    return [found for found in runlog.events(workdir) if found["event"] == event]
+    return [entry for entry in runlog.events(workdir) if entry["event"] == event]
 
 
 def kept(workdir: Path) -> list[int]:

@@ -56,10 +56,10 @@ def test_confusions_count_true_and_found_classes(head, float64):
     """Outside training the confusion matrix has one count per used slot, in the row of its true class."""
     model = model_of("bert.base", head=head)
     batch = with_targets([[2, 3, -1]])
-    found = np.asarray(outputs_of(model, batch)).argmax(axis=-1)
+    predictions = np.asarray(outputs_of(model, batch)).argmax(axis=-1)
     want = np.zeros((4, 4))
-    want[2, found[0, 0]] += 1
-    want[3, found[0, 1]] += 1
+    want[2, predictions[0, 0]] += 1
+    want[3, predictions[0, 1]] += 1
     assert_allclose(loss_of(model, batch).metrics["confusion"].sum, want)
     assert "confusion" not in loss_of(model, batch, jax.random.key(0)).metrics
 

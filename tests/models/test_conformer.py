@@ -122,12 +122,12 @@ def rows(*packed: list, length: int, tokens: int = 12, align: int = 8, seed: int
     batch |= {name: np.zeros((len(packed), tokens), np.int32) for name in ("targets", "targets_segments")}
     for row, utterances in enumerate(packed):
         at = to = 0
-        for number, (heard, ids) in enumerate(utterances, 1):
-            frames[row, at : at + len(heard)] = heard
-            batch["frames_segments"][row, at : at + len(heard)] = number
+        for number, (sound, ids) in enumerate(utterances, 1):
+            frames[row, at : at + len(sound)] = sound
+            batch["frames_segments"][row, at : at + len(sound)] = number
             batch["targets"][row, to : to + len(ids)] = ids
             batch["targets_segments"][row, to : to + len(ids)] = number
-            at, to = at + (-(-len(heard) // align) + 1) * align, to + len(ids)
+            at, to = at + (-(-len(sound) // align) + 1) * align, to + len(ids)
     return {k: jnp.asarray(v) for k, v in ({"frames": frames} | batch).items()}
 
 
@@ -171,7 +171,7 @@ def test_padding_packing_and_the_batch_change_nothing(float64, fields):
 
 @pytest.mark.parametrize("norm", ["layer", "group"])
 def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
-    """Of 2,000 samples there are (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
+    """A waveform of 2,000 samples has (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
     m = model(front=Waveform(channels=4, norm=norm), layer=ConformerLayer(positions="relative"))
     a, b = utterance(1, 2000, 4, 1), utterance(2, 1500, 3, 1)
     ((alone,),) = heard(m, rows([a], length=2560))
@@ -255,7 +255,7 @@ def collapsed(path: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def test_ctc_is_the_sum_over_alignments():
-    """Of 3 ids and 4 positions all 81 paths are added up; one that cannot be is nothing, and is counted."""
+    """All 81 paths of 3 ids and 4 positions are added up; one that cannot be is nothing, and is counted."""
     logits = np.random.default_rng(0).normal(size=(3, 4, 3))
     logp = np.array(jax.nn.log_softmax(logits))
     texts = [(1, 2), (1, 1), (2, 2, 2)]  # the last needs five positions
@@ -289,8 +289,8 @@ def test_beam_search_finds_the_likeliest_text():
             totals[text] = np.logaddexp(totals.get(text, -math.inf), likely)
         best = max(totals, key=lambda t: totals[t])
         real = jnp.ones((1, 4), bool)
-        found = [int(i) for i in ctc.beam_search(jnp.asarray(logits), real, 12)[0] if i]
-        assert tuple(found) == best
+        output = [int(i) for i in ctc.beam_search(jnp.asarray(logits), real, 12)[0] if i]
+        assert tuple(output) == best
         differs += tuple(int(i) for i in ctc.greedy(jnp.asarray(logits), real)[0] if i) != best
     assert differs
 
@@ -306,7 +306,7 @@ def test_a_transducer_adds_up_all_alignments(float64):
     def total(row: int, length: int, spoken: int) -> float:
         # Where each token is said: positions that never fall.
         ways = itertools.combinations_with_replacement(range(length), spoken)
-        found = []
+        likelihoods = []
         for way in ways:
             likely, said = 0.0, 0
             for position in range(length):
@@ -314,8 +314,8 @@ def test_a_transducer_adds_up_all_alignments(float64):
                     likely += token[row, position, said]
                     said += 1
                 likely += blank[row, position, said]
-            found.append(likely)
-        return float(np.logaddexp.reduce(found))
+            likelihoods.append(likely)
+        return float(np.logaddexp.reduce(likelihoods))
 
     lengths, texts = (3, 2), (2, 3)
     got = transducer.likelihood(jnp.asarray(blank), jnp.asarray(token), jnp.array(lengths), jnp.array(texts))
@@ -361,19 +361,19 @@ def test_a_transducers_beams_find_the_likeliest_text(float64):
     for seed in range(8):
         t = transducer.Transducer(Transducer(vocab=3, predictor_dim=8, joint_dim=8), 16, jax.random.key(seed), WIDE)
         t = jax.tree.map(lambda x: 2 * x.astype(jnp.float64), t)
-        heard, real = jax.random.normal(jax.random.key(seed), (1, 3, 16), jnp.float64), jnp.ones((1, 3), bool)
+        vectors, real = jax.random.normal(jax.random.key(seed), (1, 3, 16), jnp.float64), jnp.ones((1, 3), bool)
         # The likelihood of each text, from the parts that the loss has too.
         said, state = [], t.start(len(texts), jnp.float64)
         for token in jnp.pad(ids, ((0, 0), (1, 0))).T:
             out, state = t.predict(token, state)
             said.append(out)
-        every = t.joint((heard @ t.heard[...])[:, :, None], (jnp.stack(said, 1) @ t.said[...])[:, None])
+        every = t.joint((vectors @ t.heard[...])[:, :, None], (jnp.stack(said, 1) @ t.said[...])[:, None])
         logp = jax.nn.log_softmax(every)
         token = jnp.take_along_axis(logp, jnp.pad(ids, ((0, 0), (0, 1)))[:, None, :, None], axis=3)[..., 0]
         likely = transducer.likelihood(logp[..., 0], token, jnp.full(len(texts), 3), sizes)
         best = ids[jnp.argmax(likely)]
-        assert_array_equal(t.beam_search(heard, real, 20, 3)[0], best)
-        differs += bool(jnp.any(t.greedy(heard, real, 3)[0] != best))
+        assert_array_equal(t.beam_search(vectors, real, 20, 3)[0], best)
+        differs += bool(jnp.any(t.greedy(vectors, real, 3)[0] != best))
     assert differs
 
 
@@ -384,8 +384,8 @@ def test_negatives_are_hidden_positions_of_the_same_utterance():
     """Never the position itself, and all others alike often; an utterance with one hidden position is not told from anything."""
     segments = jnp.array([[1, 1, 1, 1, 0, 2, 2, 2, 3, 3]])
     hidden = jnp.array([[1, 0, 1, 1, 0, 1, 1, 0, 1, 0]], bool)
-    chosen, told = drawn_negatives(hidden, segments, 3000)
-    assert_array_equal(told[0], [1, 0, 1, 1, 0, 1, 1, 0, 0, 0])
+    chosen, mask = drawn_negatives(hidden, segments, 3000)
+    assert_array_equal(mask[0], [1, 0, 1, 1, 0, 1, 1, 0, 0, 0])
     for position, others in {0: {2, 3}, 2: {0, 3}, 3: {0, 2}, 5: {6}, 6: {5}}.items():
         drawn, counts = np.unique(np.asarray(chosen)[0, position], return_counts=True)
         assert set(drawn.tolist()) == others and counts.min() > 1300 * (2 / len(others)) / 1.0

@@ -1,4 +1,4 @@
-"""What is said of an error."""
+"""Tests of what is said of an error."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_an_exception_is_one_short_line(problem, named, line):
 
 
 def test_choices_out_of_a_file_are_short():
-    """Those that are near, and all where none is: at most 80 characters each, control characters escaped."""
+    """Choices that are near are named, and all where none is: at most 80 characters each, control characters escaped."""
     assert nearest("data", ["d" * 4000, "x\ny"]) == f"; choose from {'d' * 77}..., x\\ny"
     assert nearest("x\\ny", ["x\ny"]) == r"; did you mean 'x\ny'?"
     assert nearest("dat", ["data", "model"]) == "; did you mean 'data'?"

@@ -97,7 +97,7 @@ def changed(model, batch, place: int) -> list[int]:
 
 
 def test_a_prefix_sees_all_of_itself(prefix_model, model, batch, float64):
-    """What precedes a document's first marked token is seen by the whole document; what follows by later places alone."""
+    """The tokens before a document's first marked one are seen by the whole document; what follows by later places alone."""
     batch["loss_weights"][0, :13] = [0, 0, 0, 1, 0, 1, 1, 0, 0, 1, 1, 0, 1]
     first, second = list(range(7)), list(range(7, 13))
     seen = {2: first, 0: first, 3: first[3:], 4: first[4:], 8: second, 9: second[2:], 11: second[4:]}

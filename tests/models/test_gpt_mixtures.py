@@ -95,7 +95,7 @@ def test_queries_may_be_made_without_a_latent():
 
 def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The tensors as `transformers` 5 has them in memory: all experts of a layer in one, gate and up one behind the other."""
-    found: dict[str, list[dict[str, np.ndarray]]] = {}
+    layers: dict[str, list[dict[str, np.ndarray]]] = {}
     kept = {}
     for name, tensor in tensors.items():
         at, _, place = name.replace("block_sparse_moe", "mlp").partition(".experts.")
@@ -103,10 +103,10 @@ def fused(tensors: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
             kept[at] = tensor
             continue
         expert, piece, _ = place.split(".")
-        layer = found.setdefault(at, [])
+        layer = layers.setdefault(at, [])
         layer += [{} for _ in range(int(expert) + 1 - len(layer))]
         layer[int(expert)][{"w1": "gate_proj", "w3": "up_proj", "w2": "down_proj"}.get(piece, piece)] = tensor
-    for at, layer in found.items():
+    for at, layer in layers.items():
         both = [np.concatenate([e["gate_proj"], e["up_proj"]]) for e in layer]
         kept[f"{at}.experts.gate_up_proj"] = np.stack(both)
         kept[f"{at}.experts.down_proj"] = np.stack([e["down_proj"] for e in layer])
@@ -120,10 +120,10 @@ def test_both_forms_are_one_model(name, tmp_path):
     shutil.copy(FIXTURES / name / "config.json", tmp_path)
     tensors = load_file(FIXTURES / name / "model.safetensors")
     save_file(fused(tensors), tmp_path / "model.safetensors")
-    found = HuggingFace(tmp_path)
-    assert found.shapes == want.shapes and found.config == want.config
+    model = HuggingFace(tmp_path)
+    assert model.shapes == want.shapes and model.config == want.config
     for parameter in want.shapes:
-        assert_array_equal(found.read(parameter), want.read(parameter), err_msg=parameter)
+        assert_array_equal(model.read(parameter), want.read(parameter), err_msg=parameter)
     save_file(fused(tensors) | tensors, tmp_path / "model.safetensors")
     with pytest.raises(InterchangeError, match="is there twice"):
         HuggingFace(tmp_path)
@@ -136,9 +136,9 @@ def test_packed_numbers_are_unpacked():
     """Bytes 0x21 and 0xF7 with a scale of 128 are 2 * (.5, 1, 6, -6): the lower half first, and a scale is a power of two."""
     blocks = np.zeros((1, 1, 1, 16), np.uint8)
     blocks[..., :2] = 0x21, 0xF7
-    found = unpacked(blocks, np.full((1, 1, 1), 128, np.uint8))
-    assert found.shape == (1, 32, 1)
-    assert_array_equal(found[0, :4, 0], [1, 2, 12, -12])
+    numbers = unpacked(blocks, np.full((1, 1, 1), 128, np.uint8))
+    assert numbers.shape == (1, 32, 1)
+    assert_array_equal(numbers[0, :4, 0], [1, 2, 12, -12])
 
 
 @pytest.mark.parametrize("name", ["gemma2_uncapped", "gemma3_whole", "gpt_oss_plain"])

@@ -95,7 +95,7 @@ def test_the_decoder_is_causal(model, float64):
 
 
 def test_padding_is_invisible(model, float64):
-    """What stands in padding, on either side, changes no real token's logits."""
+    """Ids in padding, on either side, change no real token's logits."""
     batch = example(1, 9, 12)
     changed = {k: v.copy() for k, v in batch.items()}
     changed["inputs"][0, 9:] = 7
@@ -155,8 +155,8 @@ def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
         state, out = model.start(batch, 4, 3), []  # four equal hypotheses, which want the same experts
         for t in range(3):
             before = jnp.zeros_like(batch["targets"][:, 0]) if t == 0 else batch["targets"][:, t - 1]
-            found, state = model.step(state, jnp.broadcast_to(before[:, None], (len(before), 4)), jnp.array(t))
-            out.append(found[0, -1])
+            step_logits, state = model.step(state, jnp.broadcast_to(before[:, None], (len(before), 4)), jnp.array(t))
+            out.append(step_logits[0, -1])
         return jnp.stack(out)
 
     assert_allclose(decoded(together), decoded(batches[0]), rtol=0, atol=1e-12)
@@ -269,18 +269,18 @@ class Table:
 
 def best_by_enumeration(logp, steps, alpha):
     """(score, tokens) of the best sequence that ends in token 1, over all sequences."""
-    found = []
+    sequences = []
 
     def extend(tokens, total):
         for token in range(1, len(logp)):
             score = total + logp[tokens[-1] if tokens else 0, token]
             if token == 1:
-                found.append((score / ((5 + len(tokens) + 1) / 6) ** alpha, [*tokens, token]))
+                sequences.append((score / ((5 + len(tokens) + 1) / 6) ** alpha, [*tokens, token]))
             elif len(tokens) + 1 < steps:
                 extend([*tokens, token], score)
 
     extend([], 0.0)
-    return max(found)
+    return max(sequences)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.8, 2.0])

@@ -38,7 +38,7 @@ def test_released_sizes_are_exact(name):
 
 
 def test_every_fourth_layer_of_nllbs_mixture_has_experts():
-    """Of 24 layers a stack, 6 are mixtures of 128 experts, with biases."""
+    """Six of the 24 layers of a stack are mixtures of 128 experts, with biases."""
     infos = {i.name: i.shape for i in describe(abstract_model(registry.load("nllb.moe_54b")))}
     assert infos["encoder.sparse.ffn.wi"] == infos["decoder.sparse.ffn.wi"] == (6, 128, 2048, 8192)
     assert infos["encoder.sparse.ffn.wo_bias"] == (6, 128, 2048)

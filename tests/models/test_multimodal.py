@@ -36,7 +36,7 @@ def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
     segments[1, :, :40], segments[2] = 1, 1
     texts = np.array([5, 9, 16])
     used = np.arange(16) < texts[:, None]
-    found = {
+    arrays = {
         "images": rng.normal(size=(3, 1, 16, 16, 3)),
         "images_segments": np.array([[1], [0], [1]]),
         "frames": rng.normal(size=(3, 1, 64, 16)),
@@ -45,18 +45,18 @@ def batch(rows: int = 3, seed: int = 0) -> dict[str, jax.Array]:
         "targets_segments": used.astype(np.int32),
         "targets_positions": np.arange(16) * used,
     }
-    return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in found.items()}
+    return {k: jnp.asarray(v[:rows], None if v.dtype == float else jnp.int32) for k, v in arrays.items()}
 
 
 def packed(rows: dict[str, jax.Array]) -> dict[str, jax.Array]:
     """The rows of `batch` as one: each text in its place of 16 positions, each slot with its text's number, the empty one too."""
     number = jnp.arange(1, 4)
-    found = {
+    segments = {
         "images_segments": rows["images_segments"] * number[:, None],
         "frames_segments": rows["frames_segments"] * number[:, None, None],
         "targets_segments": rows["targets_segments"] * number[:, None],
     }
-    return {k: v.reshape(1, -1, *v.shape[2:]) for k, v in (rows | found).items()}
+    return {k: v.reshape(1, -1, *v.shape[2:]) for k, v in (rows | segments).items()}
 
 
 @jax.jit
@@ -96,8 +96,8 @@ def test_a_pack_is_its_texts(float64, name):
     pack["images"] = pack["images"].at[0, 1].set(0.5)
     for name in ("images", "images_segments"):
         pack[name] = pack[name][:, ::-1]
-    found, others = objective(to_params(m), pack)
-    assert_allclose(found, want, atol=1e-9)
+    loss, others = objective(to_params(m), pack)
+    assert_allclose(loss, want, atol=1e-9)
     jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-9), others, gradients)
     assert m.units(pack) == m.units(b)
     mixed = pack | {"images_segments": jnp.array([[1, 0, 3]])}  # the first text and the third change their pictures

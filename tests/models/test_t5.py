@@ -105,7 +105,7 @@ def test_attention_is_not_scaled_but_begins_alike(float64):
 
 
 def test_distances_beyond_the_last_bucket_share_it():
-    """Of 32 buckets: 127 and 128 back have the last one, as has anything further; forwards there are others."""
+    """Distances of 127 and 128 back have the last of 32 buckets, as has anything further; forwards there are others."""
     distance = jnp.array([0, -1, -15, -127, -128, -1000, 1, 1000])
     assert relative_buckets(distance, 32, 128, bidirectional=False).tolist() == [0, 1, 15, 31, 31, 31, 0, 0]
     assert relative_buckets(distance, 32, 128, bidirectional=True).tolist() == [0, 1, 9, 15, 15, 15, 17, 31]
@@ -157,6 +157,6 @@ def test_sources_may_hold_id_0(float64):
         return model.step(model.start(source, 1, 4), jnp.zeros((2, 1), jnp.int32), jnp.zeros((), jnp.int32))[0][:, 0]
 
     whole = jax.jit(lambda m: m(arrays))(model)[:, 0]
-    told = first(model, {name: arrays[name] for name in ("inputs", "inputs_segments")})
-    assert_allclose(told, whole, rtol=1e-12)
+    logits = first(model, {name: arrays[name] for name in ("inputs", "inputs_segments")})
+    assert_allclose(logits, whole, rtol=1e-12)
     assert float(jnp.abs(first(model, {"inputs": arrays["inputs"]}) - whole).max()) > 1e-6

@@ -97,9 +97,9 @@ def batch(rows: int = 3, c: VitConfig = TINY) -> dict[str, jax.Array]:
 def test_patches_are_taken_row_by_row():
     """Patch (1, 2) of a picture of 3 x 4 patches is the seventh, its pixels by row, column and channel."""
     images = np.random.default_rng(0).normal(size=(2, 12, 16, 3))
-    found = patches(jnp.asarray(images), 4, WHERE)
-    assert found.shape == (2, 12, 48)
-    assert_allclose(found[:, 6], images[:, 4:8, 8:12].reshape(2, -1))
+    result = patches(jnp.asarray(images), 4, WHERE)
+    assert result.shape == (2, 12, 48)
+    assert_allclose(result[:, 6], images[:, 4:8, 8:12].reshape(2, -1))
 
 
 VARIANTS = {
@@ -288,7 +288,7 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
     def layer(name: str, i: int) -> np.ndarray:
         return ours.read(f"encoder.dense.{name}")[i]
 
-    found = {
+    tensors = {
         "cls": ours.read("class_token")[None, None],
         "embedding/kernel": ours.read("patches").reshape(c.patches.size, c.patches.size, c.patches.channels, -1),
         "embedding/bias": ours.read("patch_bias"),
@@ -303,15 +303,15 @@ def augreg(c: VitConfig, ours: source.Arrays) -> dict[str, np.ndarray]:
         at = f"Transformer/encoderblock_{i}"
         for short, long in theirs.items():
             inside = f"{at}/MultiHeadDotProductAttention_1/{long}"
-            found[f"{inside}/kernel"] = layer(f"attention.{short}", i)
-            found[f"{inside}/bias"] = layer(f"attention.{short}_bias", i)
+            tensors[f"{inside}/kernel"] = layer(f"attention.{short}", i)
+            tensors[f"{inside}/bias"] = layer(f"attention.{short}_bias", i)
         for ours_name, number in (("attention_norm", 0), ("ffn_norm", 2)):
             for part in ("scale", "bias"):
-                found[f"{at}/LayerNorm_{number}/{part}"] = layer(f"{ours_name}.{part}", i)
+                tensors[f"{at}/LayerNorm_{number}/{part}"] = layer(f"{ours_name}.{part}", i)
         for ours_name, number in (("wi", 0), ("wo", 1)):
-            found[f"{at}/MlpBlock_3/Dense_{number}/kernel"] = layer(f"ffn.{ours_name}", i)
-            found[f"{at}/MlpBlock_3/Dense_{number}/bias"] = layer(f"ffn.{ours_name}_bias", i)
-    return found
+            tensors[f"{at}/MlpBlock_3/Dense_{number}/kernel"] = layer(f"ffn.{ours_name}", i)
+            tensors[f"{at}/MlpBlock_3/Dense_{number}/bias"] = layer(f"ffn.{ours_name}_bias", i)
+    return tensors
 
 
 SQUARE = nested.changed(TINY, {"patches.width": 12})
@@ -406,7 +406,7 @@ def test_the_family_reads_pictures_of_the_models_size():
 
 @pytest.mark.parametrize("fields", [{}, {"pooling": MeanPooling(), "positions": Rotary()}], ids=["token", "mean"])
 def test_attention_maps_are_shares(fields, float64):
-    """What all patches take adds up to one, less what the class token takes, in each layer; it differs by picture."""
+    """The shares of all patches add up to one, less that of the class token, in each layer; they differ by picture."""
     model, arrays = model_of(**fields), batch()
     maps = jax.jit(lambda model: model.attention_maps(arrays))(model)
     assert maps.shape == (2, 3, 3, 4) and (maps > 0).all()

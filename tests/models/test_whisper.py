@@ -68,13 +68,13 @@ def rows(*packed: list, length: int = 64, tokens: int = 16, noise: bool = True) 
     batch |= {name: np.zeros((len(packed), tokens), np.int32) for name in ("targets", "targets_segments", "targets_positions")}
     for row, utterances in enumerate(packed):
         at = to = 0
-        for number, (heard, ids) in enumerate(utterances, 1):
-            frames[row, at : at + len(heard)] = heard
-            batch["frames_segments"][row, at : at + len(heard)] = number
+        for number, (sound, ids) in enumerate(utterances, 1):
+            frames[row, at : at + len(sound)] = sound
+            batch["frames_segments"][row, at : at + len(sound)] = number
             place = slice(to, to + len(ids))
             batch["targets"][row, place], batch["targets_segments"][row, place] = ids, number
             batch["targets_positions"][row, place] = np.arange(len(ids))
-            at, to = at + (-(-len(heard) // 8) + 1) * 8, to + len(ids)
+            at, to = at + (-(-len(sound) // 8) + 1) * 8, to + len(ids)
     return {k: jnp.asarray(v) for k, v in ({"frames": frames} | batch).items()}
 
 
@@ -85,9 +85,9 @@ def all_logits(m, batch: dict[str, jax.Array]) -> jax.Array:
 
 def logits(batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
     """Logits of each row's utterances."""
-    found = np.asarray(all_logits(model(), batch))
+    outputs = np.asarray(all_logits(model(), batch))
     segments = np.asarray(batch["targets_segments"])
-    return [[x[s == n] for n in range(1, s.max() + 1)] for x, s in zip(found, segments, strict=True)]
+    return [[x[s == n] for n in range(1, s.max() + 1)] for x, s in zip(outputs, segments, strict=True)]
 
 
 def test_padding_packing_and_the_batch_change_nothing(float64):

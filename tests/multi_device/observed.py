@@ -31,7 +31,7 @@ Pieces = dict[str, tuple[tuple[int, ...], list[Piece]]]  # by name, with the who
 
 
 def pieces(p: Plan, of: state.State) -> Pieces:
-    """What this process holds of a state, as it is stored."""
+    """Returns the pieces of a state that this process holds, as they are stored."""
 
     def place(shard: Any, shape: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
         return tuple(index.indices(size)[:2] for index, size in zip(shard.index, shape, strict=True))
@@ -64,10 +64,10 @@ def observe(notes: Path) -> None:
             super().save(p, state, *args, **kwargs)
 
         def restore(self, p: Plan, *args: Any) -> state.State | None:
-            found = super().restore(p, *args)
-            if found is not None:
-                note("restored", p, found)
-            return found
+            result = super().restore(p, *args)
+            if result is not None:
+                note("restored", p, result)
+            return result
 
     def hear(event: str, args: tuple[Any, ...]) -> None:  # Python tells what it is about to do
         if event == "open":

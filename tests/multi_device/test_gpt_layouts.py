@@ -115,8 +115,8 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
     are those of one device."""
     e = dataclasses.replace(experiment(GPT), layout=layout)
     with jax.enable_x64(True):
-        found = equality.trial(e, STEPS, jax.devices(), initial(GPT))
-    far = equality.differences(found, reference(GPT))
+        result = equality.trial(e, STEPS, jax.devices(), initial(GPT))
+    far = equality.differences(result, reference(GPT))
     assert max(far.values()) < 1e-9, far
 
 
@@ -132,8 +132,8 @@ def test_a_pooled_balance_loss_is_that_of_the_whole_batch():
         start = equality.start(e)
         want = equality.reference(e, STEPS, start)
         layouts = {name: GPT_LAYOUTS[name](2, 2, 2) for name in ("gpipe", "pipeline_1f1b")}
-        found = equality.trial(dataclasses.replace(e, layout=layouts["gpipe"]), STEPS, jax.devices(), start)
-    far = equality.differences(found, want)
+        result = equality.trial(dataclasses.replace(e, layout=layouts["gpipe"]), STEPS, jax.devices(), start)
+    far = equality.differences(result, want)
     assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
     with pytest.raises(LayoutError, match="compares rows of a batch with each other"):
         make_plan(dataclasses.replace(e, layout=layouts["pipeline_1f1b"]), jax.devices())
@@ -157,16 +157,16 @@ def test_giving_up_would_be_noticed():
 def test_dense_layouts_communicate_as_they_should():
     """The equality above is not one program run many times: data parallel only reduces, over all devices; ZeRO gathers what it
     updated; fully sharded gathers weights; tensor parallel reduces activations inside layers."""
-    found = {
+    collectives = {
         name: trial(GPT, name, (2, 4)).collectives for name in ("data_parallel", "zero1", "fully_sharded", "tensor_parallel")
     }
-    kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
+    kinds = {name: Counter(c.kind for c in sent) for name, sent in collectives.items()}
     assert set(kinds["data_parallel"]) == {"all-reduce"}
-    assert {c.axes for c in found["data_parallel"]} == {("data", "model")}
+    assert {c.axes for c in collectives["data_parallel"]} == {("data", "model")}
     assert kinds["zero1"]["all-gather"] > 0
     assert kinds["fully_sharded"]["all-gather"] > 5
     assert kinds["tensor_parallel"]["all-reduce"] > kinds["data_parallel"]["all-reduce"]
-    assert ("model",) in {c.axes for c in found["tensor_parallel"]}
+    assert ("model",) in {c.axes for c in collectives["tensor_parallel"]}
 
 
 @pytest.mark.slow
@@ -175,8 +175,8 @@ def test_positions_travel_as_they_should():
     cut, keys and values are gathered, or in a ring travel by piece, in zigzag order by half a piece."""
 
     def shapes(name: str, layout: str, kind: str) -> Counter:
-        found = trial(name, layout, (2, 4)).collectives
-        return Counter(shape.dims for c in found if c.kind == kind for shape in c.shapes)
+        collectives = trial(name, layout, (2, 4)).collectives
+        return Counter(shape.dims for c in collectives if c.kind == kind for shape in c.shapes)
 
     residual = (8, 16, 16)  # a device's share of 16 rows of 16 positions
     dense = "gpt.gspmd_64b"

@@ -52,15 +52,15 @@ def test_expert_layouts_communicate_as_they_should():
     """Expert parallel exchanges tokens by all-to-all along the experts' axis alone; mixed does that and reduces activations in
     one program; tensor parallelism exchanges none. No two layouts of experts have the same collectives."""
     names = [name for name in EXPERTS if len(LAYOUTS[name].axes) == 2]
-    found = {name: trial(M4, name, (2, 4)).collectives for name in [*names, "fully_sharded", "sequence_parallel"]}
-    kinds = {name: Counter(c.kind for c in sent) for name, sent in found.items()}
-    exchanges = {name: {c.axes for c in sent if c.kind == "all-to-all"} for name, sent in found.items()}
+    collectives = {name: trial(M4, name, (2, 4)).collectives for name in [*names, "fully_sharded", "sequence_parallel"]}
+    kinds = {name: Counter(c.kind for c in sent) for name, sent in collectives.items()}
+    exchanges = {name: {c.axes for c in sent if c.kind == "all-to-all"} for name, sent in collectives.items()}
     assert "all-to-all" not in kinds["sequence_parallel"]
     # Tokens, gates and outputs and their gradients, in the encoder's and in the decoder's MoE layer.
     assert kinds["expert_parallel"]["all-to-all"] == 12 and exchanges["expert_parallel"] == {("expert",)}
     assert kinds["mixed"]["all-to-all"] == 6 and exchanges["mixed"] == {("model",)}
     assert kinds["mixed"]["all-reduce"] > kinds["expert_parallel"]["all-reduce"]
-    assert len({tuple(sorted(k.items())) for k in kinds.values()}) == len(found)
+    assert len({tuple(sorted(k.items())) for k in kinds.values()}) == len(collectives)
 
 
 def test_routing_groups_are_not_cut():

@@ -33,11 +33,11 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
 )
 def test_no_image_is_gathered(layout, mesh):
     """All-gathers of a step have parameters alone: no array has rows and columns of positions or points."""
-    found = trial(NAME, layout, mesh).collectives
-    assert any(c.kind == "collective-permute" for c in found)
+    collectives = trial(NAME, layout, mesh).collectives
+    assert any(c.kind == "collective-permute" for c in collectives)
     data: Any = experiment(NAME).data
     sizes = {data.height, data.width, *data.points}
-    gathered = [s for c in found if c.kind in ("all-gather", "all-to-all") for s in c.shapes]
+    gathered = [s for c in collectives if c.kind in ("all-gather", "all-to-all") for s in c.shapes]
     assert not [s for s in gathered if len(s.dims) >= 4 and sizes & set(s.dims)], gathered
 
 

@@ -113,9 +113,9 @@ def oracle(mode: str):
 def test_a_layer_on_eight_devices_is_the_papers_on_one(mode, layout, dispatch, float64):
     """Values and gradients equal those of the einsum on one device to 1e-9, and the same tokens meet the same experts; tokens
     travel by all-to-all, and nothing is gathered."""
-    found, stats, kinds = run(MODES[mode], by(dispatch, on(LAYOUTS[layout](2, 4))))
+    result, stats, kinds = run(MODES[mode], by(dispatch, on(LAYOUTS[layout](2, 4))))
     want, counts = oracle(mode)
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, want)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), result, want)
     for name in set(counts) - {"balance_loss", "router_entropy"}:
         jax.tree.map(assert_array_equal, stats[name], counts[name])
     assert kinds["all-gather"] == 0
@@ -127,8 +127,8 @@ def test_tokens_travel_in_parts(float64):
     """To the first of a device's two experts, then to the second, without another value; dropout inside experts is refused."""
     scope = on(LAYOUTS["expert_parallel"](2, 4))
     scope = dataclasses.replace(scope, execution=Execution(dispatch="all_to_all", exchange_parts=4))
-    found, _, kinds = run(MODES["top2"], scope)
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), found, oracle("top2")[0])
+    result, _, kinds = run(MODES["top2"], scope)
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-9, atol=1e-9), result, oracle("top2")[0])
     assert kinds["all-to-all"] == 12 and kinds["all-gather"] == 0
     with pytest.raises(LayoutError, match=r"dropout inside experts .* which exchange_parts divides; use 1"):
         run(changed(MODES["top2"], {"experts.dropout": 0.4}), scope)
@@ -220,12 +220,12 @@ def test_training_equals_one_device(layout, mode, dispatch):
     """Losses, parameters and routing counts of the first steps equal those of the einsum on one device, to 1e-9; tokens
     travel by all-to-all, and no experts or dispatched tokens are gathered."""
     e = experiment(mode, dispatch, LAYOUTS[layout](2, 4))
-    found = train(mode, dispatch, e.layout, jax.devices())
-    far = equality.differences(found, on_one_device(mode))
+    result = train(mode, dispatch, e.layout, jax.devices())
+    far = equality.differences(result, on_one_device(mode))
     assert max(far["losses"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
-    assert len({float(m["loss"]) for m in found.metrics}) == STEPS
-    assert sum(c.kind == "all-to-all" for c in found.collectives) == (14 if dispatch == "ragged" else 12)
-    assert tables.expert_gathers(e, found.collectives) == 0
+    assert len({float(m["loss"]) for m in result.metrics}) == STEPS
+    assert sum(c.kind == "all-to-all" for c in result.collectives) == (14 if dispatch == "ragged" else 12)
+    assert tables.expert_gathers(e, result.collectives) == 0
 
 
 def test_only_the_encoder_lets_experts_choose():

@@ -82,7 +82,7 @@ def test_weights_stay_on_their_stages():
 
 
 def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
-    """What a run keeps stage by stage it stores, and evaluates, layer by layer: another layout goes on from it."""
+    """A run stores and evaluates layer by layer what it keeps stage by stage: another layout goes on from it."""
     e = interleaved()
     p, after = one_step(e)
     folder = Checkpoints(tmp_path, e.train.checkpoint)
@@ -92,9 +92,9 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     def restored(layout: Layout) -> tuple[Plan, state.State]:
         other = dataclasses.replace(e, layout=layout)
         q = make_plan(other, jax.devices()[: layout.devices])
-        found = Checkpoints(tmp_path, e.train.checkpoint).restore(q, "data")
-        assert found is not None
-        return q, found
+        result = Checkpoints(tmp_path, e.train.checkpoint).restore(q, "data")
+        assert result is not None
+        return q, result
 
     def host(of: state.State) -> dict[str, Any]:
         return jax.device_get(state.by_name(of))
@@ -143,8 +143,8 @@ def test_dropout_is_that_of_gradient_accumulation(float64):
     initial = equality.start(e)
     one = dataclasses.replace(e, train=dataclasses.replace(e.train, microbatches=layout.pipelines[0][1].microbatches))
     want = equality.reference(one, 1, initial)
-    found = equality.trial(e, 1, jax.devices()[:2], initial)
-    assert max(equality.differences(found, want).values()) < 1e-9
+    result = equality.trial(e, 1, jax.devices()[:2], initial)
+    assert max(equality.differences(result, want).values()) < 1e-9
     plain = equality.reference(equality.comparable(gpt(layout)), 1, initial)
     assert abs(float(plain.metrics[0]["loss"]) - float(want.metrics[0]["loss"])) > 1e-4
 
@@ -161,10 +161,10 @@ def test_loss_and_gradients_are_those_of_differentiation(float64):
     one = make_plan(dataclasses.replace(e, layout=equality.ONE_DEVICE), jax.devices()[:1])
     on_one = jax.device_get(params)
     want, grads = jax.jit(jax.value_and_grad(lambda params: with_params(one.model, params).loss(batch, context).value))(on_one)
-    loss, found = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
+    loss, gradients = jax.jit(lambda params: one_f_one_b.loss_and_gradients(model, params, batch, totals, context))(params)
     assert_allclose(loss.value, want, rtol=1e-12)
     for name, g in grads.items():
-        assert_allclose(found[name], g, rtol=1e-9, atol=1e-12, err_msg=name)
+        assert_allclose(gradients[name], g, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
 def piped(component: str, layers: str | None = "stage", **changes) -> Layout:

@@ -103,19 +103,19 @@ def one_then_two(start, one, two) -> Run:
 
 def assert_losses_equal(run: Run, reference: Run, steps: int) -> None:
     """All that both logged of the steps up to this one is equal to rounding."""
-    found, wanted = ([line for line in r.losses() if line["step"] <= steps] for r in (run, reference))
-    assert [line["step"] for line in found] == [line["step"] for line in wanted] and found[-1]["step"] == steps
-    for got, want in zip(found, wanted, strict=True):
+    lines, wanted = ([line for line in r.losses() if line["step"] <= steps] for r in (run, reference))
+    assert [line["step"] for line in lines] == [line["step"] for line in wanted] and lines[-1]["step"] == steps
+    for got, want in zip(lines, wanted, strict=True):
         assert got.keys() == want.keys()
         for key in got:
             rtol = 1e-6 if key.startswith("moe/") else ROUNDING  # routing is counted in float32
             assert_allclose(got[key], want[key], rtol=rtol, atol=1e-14, err_msg=f"{key} of step {got['step']}")
 
 
-def assert_same_bits(found: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
-    assert found.keys() == wanted.keys() and {"step", "skipped"} < found.keys()
-    assert {name.split(".")[0] for name in found} == {"step", "skipped", "params", "optimizer"}
-    for name, array in found.items():
+def assert_same_bits(arrays: dict[str, np.ndarray], wanted: dict[str, np.ndarray]) -> None:
+    assert arrays.keys() == wanted.keys() and {"step", "skipped"} < arrays.keys()
+    assert {name.split(".")[0] for name in arrays} == {"step", "skipped", "params", "optimizer"}
+    for name, array in arrays.items():
         assert array.dtype == wanted[name].dtype and array.tobytes() == wanted[name].tobytes(), name
 
 
@@ -131,7 +131,7 @@ def test_losses_are_those_of_one_process(one, two):
 
 @pytest.mark.integration
 def test_each_process_reads_its_own_rows(one, two):
-    """Of every batch the first process reads the first half and the second the second, each row once; one reads them all."""
+    """The first process reads the first half of every batch and the second the second, each row once; one reads them all."""
 
     def rows(run: Run, number: int) -> list[int]:
         read = [int(line) for line in (run.notes / f"rows.{number}").read_text().splitlines()]
@@ -179,10 +179,10 @@ def test_what_two_processes_save_one_restores(start, one, two):
 def test_what_one_process_saves_two_restore(one, one_then_two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
     assert_same_bits(one_then_two.state("restored-2"), one.state("saved-2"))
-    found, wanted = ([line["loss"] for line in run.losses() if "loss" in line] for run in (one_then_two, one))
-    common = min(len(found), STEPS)
+    losses, wanted = ([line["loss"] for line in run.losses() if "loss" in line] for run in (one_then_two, one))
+    common = min(len(losses), STEPS)
     assert common > 2
-    assert_allclose(found[:common], wanted[:common], rtol=ROUNDING)
+    assert_allclose(losses[:common], wanted[:common], rtol=ROUNDING)
 
 
 @pytest.mark.integration

@@ -86,7 +86,7 @@ def ends(run: Run, lost: int, said: str) -> None:
 @pytest.mark.slow
 @pytest.mark.integration
 def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
-    """Of four processes the last is killed; then of two the second is stopped, then slow, then the first is killed. Every start
+    """The last of four processes is killed; then of two the second is stopped, then slow, then the first is killed. Every start
     goes on from the last save, and notes that there are fewer processes."""
     run = start("run", 4, *COMMAND)
     run.wait_for("step 5/")

@@ -100,7 +100,7 @@ pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
 def said(program: str):
-    """What a program prints last, run by itself with TPUs to compile for."""
+    """Returns what a program prints last, run by itself with TPUs to compile for."""
     env = os.environ | {"XLA_FLAGS": ""}
     command = [sys.executable, "-c", START + program]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
@@ -111,15 +111,15 @@ def said(program: str):
 @pytest.mark.slow
 def test_a_tpu_exchanges_tokens_and_gathers_no_expert():
     """Compiled for eight TPU-v4 chips the step has all-to-alls in both towers and no all-gather of experts or tokens."""
-    found = said(EXPERTS)
-    assert len(found["exchanges"]) >= 8
-    assert all(axes == ["expert"] and times for axes, times in found["exchanges"])
-    assert found["expert_gathers"] == 0
+    report = said(EXPERTS)
+    assert len(report["exchanges"]) >= 8
+    assert all(axes == ["expert"] and times for axes, times in report["exchanges"])
+    assert report["expert_gathers"] == 0
 
 
 @pytest.mark.slow
 def test_a_tpu_reduce_scatters_to_a_sequence_sharded_residual():
-    """What CPUs do by an all-reduce and a slice is a reduce-scatter: after attention and feed-forward network, and backward."""
+    """TPUs reduce-scatter where CPUs all-reduce and slice: after attention and feed-forward network, and backward."""
     assert said(SEQUENCE) >= 4
 
 
@@ -133,12 +133,12 @@ def test_a_tpu_runs_attention_by_a_kernel():
 def test_a_tpu_step_is_compiled_with_its_plans_options():
     """Without being asked a step has the gathers that its plan prices, some of them beside other work, which no options would
     give; the compiler takes all options of the set, and one that it does not know is named in a line."""
-    found = said(OPTIONS)
-    assert found["options"]["xla_tpu_enable_windowed_einsum_for_all_gather"] is False
-    (line,) = (line for line in found["lines"] if line.startswith("compiler option"))
+    report = said(OPTIONS)
+    assert report["options"]["xla_tpu_enable_windowed_einsum_for_all_gather"] is False
+    (line,) = (line for line in report["lines"] if line.startswith("compiler option"))
     assert "xla_tpu_no_such_option=True is left out" in line and "No such compile option" in line
-    assert found["run"] == found["planned"] and found["run"][0] > 0
-    assert found["plain"][0] == 0
+    assert report["run"] == report["planned"] and report["run"][0] > 0
+    assert report["plain"][0] == 0
 
 
 @pytest.mark.slow

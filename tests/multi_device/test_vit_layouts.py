@@ -36,11 +36,11 @@ def test_a_picture_cut_in_space_is_never_gathered():
     assert isinstance(data, ImageData)
     pixels = data.batch_size // 2 * data.height * data.width * data.channels  # of a row of the mesh
     for layout in ("spatial", "spatial_ring"):
-        found = trial(VIT, layout, (2, 4)).collectives
-        sent = Counter((c.kind, c.axes) for c in found)
+        collectives = trial(VIT, layout, (2, 4)).collectives
+        sent = Counter((c.kind, c.axes) for c in collectives)
         assert not any(kind == "all-to-all" for kind, _ in sent), sent
         assert bool(sent["collective-permute", ("model",)]) == (layout == "spatial_ring"), sent
-        images = [c for c in found for shape in c.shapes if math.prod(shape.dims) == pixels and shape.dims[0] != 2]
+        images = [c for c in collectives for shape in c.shapes if math.prod(shape.dims) == pixels and shape.dims[0] != 2]
         assert not images, images
 
 

@@ -71,10 +71,10 @@ def test_the_teacher_names_what_has_no_label(tiny, commands, seed):
         for name, teacher in (("taught", TEACHER), ("own", ""))
     )
     learned = tiny / "caches" / ("debian_descriptions_5k" + (f"_seed{seed}" if seed else ""))
-    found, true = (list(raw_examples(folder, "train")) for folder in (taught, own))
+    examples, true = (list(raw_examples(folder, "train")) for folder in (taught, own))
     assert len(true) == 30
-    assert found[:10] == [{**example, "label": [example["label"]] * 3} for example in true[:10]]
-    assert found[10:] == [{**example, "label": ["zope", "zope", "x11"]} for example in true[10:]]
+    assert examples[:10] == [{**example, "label": [example["label"]] * 3} for example in true[:10]]
+    assert examples[10:] == [{**example, "label": ["zope", "zope", "x11"]} for example in true[10:]]
     assert [e["text"] for e in asked] == [e["text"] for e in true[10:]] and all(e["pair"] for e in asked)
     assert [e["text"] for e in raw_examples(learned, "train")] == [e["text"] for e in true[:10]]
     assert len(list(read_rows(taught / "train/all.array_record"))) >= 30 * 3 / 8  # three slots an example

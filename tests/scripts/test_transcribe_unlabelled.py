@@ -46,7 +46,7 @@ def quiet(line: str) -> None:
 
 @pytest.fixture
 def settings(tmp_path) -> SpeechCache:
-    """Those of a folder of 20 sounds: 16 to learn from, of which eight have a text and one of these is lost; and a teacher."""
+    """Settings of a folder of 20 sounds: 16 to learn from, eight of them with a text, one of which is lost; and a teacher."""
     rows = [{"file_name": f"{n:02}.wav", "text": WORDS[n % 5] * (n % 2 or n > 15), "seconds": 0.5} for n in range(20)]
     split_of = {16: "validation", 17: "validation", 18: "test", 19: "test"}
     folder = write_sounds(tmp_path / "sounds", [row | {"split": split_of.get(n, "train")} for n, row in enumerate(rows)])
@@ -83,7 +83,7 @@ def targets(cache: Path) -> list[tuple[int, ...]]:
 
 
 def test_the_teacher_writes_what_nobody_did(tmp_path, settings, asked):
-    """Of 16 utterances seven keep their texts; it is asked for nine, and seven of its texts are learned: not the one that it is
+    """Seven of 16 utterances keep their texts; it is asked for nine, and seven of its texts are learned: not the one that it is
     unsure of, nor the one in another alphabet, which are counted. Held-out examples and the vocabulary are people's own."""
     cache = recipes.prepare("taught", settings, data_dir=tmp_path, progress=quiet)
     own = recipes.prepare("own", dataclasses.replace(settings, teacher=""), data_dir=tmp_path, progress=quiet)
@@ -93,8 +93,8 @@ def test_the_teacher_writes_what_nobody_did(tmp_path, settings, asked):
     extra = targets(cache)
     for ids in targets(own):
         extra.remove(ids)
-    heard = tuple(open_vocabulary(cache).text_ids("ano ano"))
-    assert extra == [heard] * 7
+    transcript = tuple(open_vocabulary(cache).text_ids("ano ano"))
+    assert extra == [transcript] * 7
     for file in ("test.jsonl", "test.array_record", "tokenizer.json"):
         assert (cache / file).read_bytes() == (own / file).read_bytes()
     why = " ".join(read_manifest(cache)["left_out"]["transcribe"])

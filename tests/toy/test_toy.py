@@ -86,7 +86,7 @@ def losses(workdir: Path) -> list[float]:
 
 
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
-    """What a command prints."""
+    """Returns what a command prints."""
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
     assert not script.main()
     return capsys.readouterr().out

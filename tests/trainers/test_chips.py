@@ -1,4 +1,4 @@
-"""What is planned is what runs: on a TPU a step is compiled with the options that its plan is priced with."""
+"""Plans are what runs: on a TPU a step is compiled with the options that its plan is priced with."""
 
 import types
 
@@ -63,8 +63,8 @@ def test_another_error_is_no_refusal():
 def test_show_prints_the_options():
     """They are in the description of an experiment, and in its text."""
     e = registry.load("bert.mlperf_480b")
-    found = tables.describe(e)
-    assert found["compiler"]["set"] == "scatter_windowed" and found["compiler"]["chip"] == "v4"
-    text = tables.as_text(e, found)
+    description = tables.describe(e)
+    assert description["compiler"]["set"] == "scatter_windowed" and description["compiler"]["chip"] == "v4"
+    text = tables.as_text(e, description)
     assert "Compiler options on TPU v4, set 'scatter_windowed'" in text
     assert "xla_tpu_enable_windowed_einsum_for_all_gather: False" in text

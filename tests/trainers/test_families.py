@@ -111,18 +111,18 @@ def test_scores_are_the_same_wherever_the_weights_lie(kind, data, tmp_path, monk
     huggingface.write_folder(load_any.open_model(tmp_path / "run")[1], tmp_path / "hf")
     monkeypatch.setattr(registry, "load", lambda name, load=registry.load: e if name == "toy" else load(name))
     for path in ("run", "release", "hf"):
-        found, weights = load_any.open_model(tmp_path / path, like="toy")
+        stored_experiment, weights = load_any.open_model(tmp_path / path, like="toy")
         keeps_class = (kind, path) == ("causal", "hf")  # a decoder remembers as which class its folder was written
-        assert found.model == (dataclasses.replace(e.model, dialect="llama") if keeps_class else e.model)
+        assert stored_experiment.model == (dataclasses.replace(e.model, dialect="llama") if keeps_class else e.model)
         # A foreign folder is computed as it is stored, which is not always how the run was computed.
-        assert found.execution.dtype == ("float32" if path == "hf" else e.execution.dtype)
-        found = dataclasses.replace(found, execution=e.execution)
-        plan = make_plan(found, jax.devices()[:1])
+        assert stored_experiment.execution.dtype == ("float32" if path == "hf" else e.execution.dtype)
+        stored_experiment = dataclasses.replace(stored_experiment, execution=e.execution)
+        plan = make_plan(stored_experiment, jax.devices()[:1])
         from trainers.weights.source import load
 
         params = load(weights, plan.shardings.params, {i.name: i.shape for i in plan.parameters}, "float32")
         assert weights.vocabulary is not None
-        scores = open_evaluator(plan.model, found, data / "caches" / kind, weights.vocabulary)(params)
+        scores = open_evaluator(plan.model, stored_experiment, data / "caches" / kind, weights.vocabulary)(params)
         for key, value in scores.items():
             assert value == pytest.approx(last[key], rel=1e-5), (path, key)
 
@@ -145,16 +145,16 @@ def test_texts_are_classified(data, tmp_path, monkeypatch, capsys):
     file = data / "caches" / "labelled" / "test.jsonl"
     examples = [json.loads(line) for line in file.read_text().splitlines()]
     for folder in (tmp_path / "run", tmp_path / "release"):
-        found = [json.loads(line) for line in classify(folder, "--file", file)]
-        assert [line["text"] for line in found] == [example["text"] for example in examples]
-        right = [line["label"] == example["label"] for line, example in zip(found, examples, strict=True)]
+        answers = [json.loads(line) for line in classify(folder, "--file", file)]
+        assert [line["text"] for line in answers] == [example["text"] for example in examples]
+        right = [line["label"] == example["label"] for line, example in zip(answers, examples, strict=True)]
         assert np.mean(right) == pytest.approx(last["eval/accuracy"]) and last["eval/accuracy"] >= 0.5
-        assert len({line["probability"] for line in found}) > 20 and all(0.5 <= line["probability"] < 1 for line in found)
-        for line in found[:40:13]:
+        assert len({line["probability"] for line in answers}) > 20 and all(0.5 <= line["probability"] < 1 for line in answers)
+        for line in answers[:40:13]:
             (alone,) = classify(folder, line["text"])
             assert alone == f"{line['probability']:.2f}  {line['label']:14}  {line['text']}"
     elected = [json.loads(line)["votes"] for line in classify(tmp_path / "run", "--file", file, "--votes", "5")]
-    likely = [line["probability"] if line["label"] == "cat" else 1 - line["probability"] for line in found]
+    likely = [line["probability"] if line["label"] == "cat" else 1 - line["probability"] for line in answers]
     cats = [votes.count("cat") / 5 for votes in elected]
     assert np.mean(cats) == pytest.approx(np.mean(likely), abs=0.02)  # all of a kind would be off by 0.1 and more
     assert all(abs(a - b) < 0.2 for a, b in zip(cats, likely, strict=True)) and {len(votes) for votes in elected} == {5}

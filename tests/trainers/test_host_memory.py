@@ -12,7 +12,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # <malloc.h>
 
 
 @pytest.fixture
-def told(monkeypatch) -> list[tuple[int, int]]:
+def calls(monkeypatch) -> list[tuple[int, int]]:
     """The options that are set meanwhile, instead of setting them: on CPUs, under glibc, without variables of its own."""
     options: list[tuple[int, int]] = []
 
@@ -29,10 +29,10 @@ def told(monkeypatch) -> list[tuple[int, int]]:
     return options
 
 
-def test_memory_is_neither_mapped_afresh_nor_given_back(told):
+def test_memory_is_neither_mapped_afresh_nor_given_back(calls):
     """Nothing is mapped, however large, and nothing that is free is trimmed (-1 is mallopt's largest number of bytes)."""
     host_memory.keep()
-    assert sorted(told) == [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1)]
+    assert sorted(calls) == [(M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, -1)]
 
 
 @pytest.mark.parametrize(
@@ -44,8 +44,8 @@ def test_memory_is_neither_mapped_afresh_nor_given_back(told):
     ],
     ids=["a gpu", "another C library", "a variable of glibc's own"],
 )
-def test_elsewhere_nothing_changes(told, monkeypatch, change):
+def test_elsewhere_nothing_changes(calls, monkeypatch, change):
     """Accelerators' hosts, other C libraries and whoever set glibc's variables keep what they have."""
     change(monkeypatch)
     host_memory.keep()
-    assert told == []
+    assert calls == []

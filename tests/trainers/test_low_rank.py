@@ -114,7 +114,7 @@ def test_a_run_on_a_quantised_base_resumes_and_opens_merged(tmp_path):
 
 
 def test_a_quantised_base_needs_less_memory():
-    """Of the compiled step: arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
+    """The compiled step's arguments hold the projections in about 4.5 bits a number, and no layer's matrices stay whole for the
     backward pass, with no recomputation of layers."""
     heads, dense = GroupedQuery(heads=4, head_dim=32, kv_heads=4), Dense(hidden_dim=512, activation="silu", gated=True)
     wide: dict[str, Any] = dict(layers=8, model_dim=128, attention=heads, feed_forward=dense)

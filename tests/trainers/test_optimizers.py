@@ -68,10 +68,10 @@ def test_a_parameter_may_move_by_a_fixed_step(float64):
     grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
     both = transforms.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))
     alone = transforms.make(AdamW(schedule=RATE), {"w": w}, 1.0, Finetuning(freeze_layers=1))
-    found, state = both.update(grads, both.init(params), params)
+    changes, state = both.update(grads, both.init(params), params)
     want, same = alone.update({"w": grads["w"]}, alone.init({"w": params["w"]}), {"w": params["w"]})
     steps = {"bias": jnp.array([[0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]])}
-    jax.tree.map(assert_allclose, found, want | steps)  # pyright: ignore[reportOperatorIssue]
+    jax.tree.map(assert_allclose, changes, want | steps)  # pyright: ignore[reportOperatorIssue]
     assert jax.tree.structure(state) == jax.tree.structure(same)
 
 
@@ -116,7 +116,7 @@ def test_adafactor_equals_its_paper_on_one_matrix(float64):
 
 @pytest.mark.parametrize("scale", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_adafactor_equals_optax(scale, float64):
-    """Of stacks of wide, tall, square, four-dimensional and small tensors, updates and state are those of optax's chain, mapped
+    """Updates and state of stacks of wide, tall, square, four-dimensional and small tensors are those of optax's chain, mapped
     over the tensors; slices of very different sizes, one of which is zero."""
     axes = {
         "wide": ((3, 6, 8), ("layers", "embed", "mlp")),
@@ -136,10 +136,10 @@ def test_adafactor_equals_optax(scale, float64):
     for step in range(3):
         grads = {k: jnp.array(rng.normal(size=p.shape) * 10.0 ** rng.uniform(-6, 2)) for k, p in params.items()}
         grads["heads"] *= step  # of which the first is zero
-        found, state = ours.update(grads, state, params)
+        changes, state = ours.update(grads, state, params)
         want, other = plain.update(grads, other, params)
         assert jax.tree.structure(state) == jax.tree.structure(other)
-        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12), (found, state), (want, other))
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12), (changes, state), (want, other))
 
 
 def test_state_is_cut_like_its_parameter():

@@ -80,7 +80,7 @@ def test_flags_of_xla_are_compared_one_by_one(tmp_path, monkeypatch, flags, diff
 
 
 def test_all_settings_of_jax_that_can_change_a_number_are_compared():
-    """Those that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
+    """Settings that are left out show a process, place it or keep its caches: none names precision, random numbers or types."""
     compared = processes.jax_settings()
     assert {
         "jax_enable_x64",
@@ -101,12 +101,12 @@ def test_all_settings_of_jax_that_can_change_a_number_are_compared():
 
 def test_no_process_waits_for_one_that_failed(monkeypatch):
     """A failure here is told to the others before it is raised; a failure elsewhere is raised here with its process's number."""
-    told = []
-    monkeypatch.setattr(processes, "gather", lambda flag: told.append(flag) or [flag, True])
+    flags = []
+    monkeypatch.setattr(processes, "gather", lambda flag: flags.append(flag) or [flag, True])
     with pytest.raises(FileNotFoundError):
         processes.jointly(open, "/nowhere/at/all")
     with pytest.raises(processes.DisagreementError, match="process 1 failed; its own output has the error"):
         processes.jointly(str, 5)
-    assert told == [True, False]
+    assert flags == [True, False]
     monkeypatch.undo()
     assert processes.jointly(str, 5) == "5"

@@ -234,11 +234,11 @@ def test_microbatches_change_nothing_but_memory(m4, float64):
         batch[side] = rng.integers(3, 64, (16, 16)).astype(np.int32) * real
         batch[side + "_segments"] = real.astype(np.int32)
         batch[side + "_positions"] = np.broadcast_to(np.arange(16, dtype=np.int32), (16, 16)) * real
-    found = []
+    results = []
     for n in (1, 4):
         p = make_plan(with_train(e, microbatches=n), jax.devices()[:1])
-        found.append(jax.jit(lambda q, p=p: gradients(p, q, batch, training(0)))(fresh_state(p).params))
-    (want, whole), (grads, loss) = found
+        results.append(jax.jit(lambda q, p=p: gradients(p, q, batch, training(0)))(fresh_state(p).params))
+    (want, whole), (grads, loss) = results
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-13), grads, want)
     np.testing.assert_allclose(loss.value, whole.value, rtol=1e-12)
     assert float(loss.extra) > 0
@@ -291,9 +291,9 @@ def test_non_finite_steps_are_skipped_counted_and_stop_the_run(small, tmp_path, 
 def test_a_release_holds_the_model(whole_run, small, tmp_path):
     """Weights read back from it are the checkpoint's; a damaged or misfitting one is refused; training starts from it."""
     folder = release.write(whole_run, tmp_path / "release", scores={"bleu": 1.5})
-    found = release.Release(folder)
-    params = {name: found.read(name, ()) for name in found.shapes}
-    assert found.experiment.model == small.model
+    source = release.Release(folder)
+    params = {name: source.read(name, ()) for name in source.shapes}
+    assert source.experiment.model == small.model
     jax.tree.map(assert_array_equal, params, jax.device_get(checkpoint.read_params(whole_run)[2]))
     assert "bleu | 1.50" in (folder / "README.md").read_text()
     subprocess.run(["sha256sum", "--check", "--quiet", "SHA256SUMS"], cwd=folder, check=True)
@@ -339,9 +339,9 @@ def test_sigterm_saves_and_exits_with_its_code(tmp_path):
         if line.startswith("step 5/"):
             process.send_signal(signal.SIGTERM)
             break
-    rest = process.stdout.read()
+    output = process.stdout.read()
     assert process.wait(60) == runlog.PREEMPTED
-    assert "stopping at step" in rest
+    assert "stopping at step" in output
     step = max(int(p.name) for p in (tmp_path / "checkpoints").iterdir() if p.name.isdigit())
     stop = json.loads((tmp_path / "run.jsonl").read_text().splitlines()[-1])
     assert step == stop["step"] >= 5 and stop["exit_code"] == 75

@@ -1,4 +1,4 @@
-"""Which way each evaluation metric is better, for whoever chooses between models by one. Plain Python, no JAX."""
+"""The direction in which each evaluation metric is better, for whoever chooses between models by one. Plain Python, no JAX."""
 
 from collections.abc import Mapping
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from data.config import Decode
 from data.decoding import Decoding, HasSounds
-from data.features import Feature, slots
+from data.features import Example, Feature, slots
 from data.speech import sound, spectra
 from data.speech.vocabulary import RESOLUTION, Task, WhisperVocabulary
 from data.task import DataError
@@ -166,7 +166,7 @@ class Transcriber:
         features = {
             "frames": Feature((frames, self.width), ("length", None), dtype="float32"),
             "prefix": slots(self._places),
-            REAL: Feature((), ()),
+            **{name: Feature((), ()) for name in ("seed", REAL)},
         }
         self._runners = {
             temperature: Runner(model, features, how.batch_size, functools.partial(self._decode, temperature=temperature))
@@ -183,7 +183,7 @@ class Transcriber:
         ids = self.vocabulary.prefix(language or next(iter(languages), "en"), task, timestamps=self.how.timed)
         return ids if language or not languages else [0, *ids[1:]]
 
-    def _decode(self, model: Any, batch: Batch, seed_B: jax.Array, *, temperature: float) -> tuple[jax.Array, ...]:
+    def _decode(self, model: Any, batch: Batch, *, temperature: float) -> tuple[jax.Array, ...]:
         """Returns the best text of each window with its log-probability, the probability that nobody speaks, and the prefix."""
         how, vocabulary, rows = self.how, self.vocabulary, len(batch["frames"])
         beams, real_B, prefix_BP = 1 if temperature else how.beams, batch[REAL] > 0, batch["prefix"]
@@ -202,7 +202,7 @@ class Transcriber:
         )
         common |= {"prefix_BP": prefix_BP} if self._places else {}
         if temperature:
-            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(how.seed), seed_B)
+            keys_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(how.seed), batch["seed"])
             tokens_BKT, total_BK, _ = sample(model, state, real_B, keys_B, samples=1, temperature=temperature, **common)
         else:
             vocab, alpha = model.target_vocab, how.length_penalty
@@ -253,34 +253,28 @@ class Transcriber:
     def windows(self, params: Params, windows: Sequence[np.ndarray], prefixes: Sequence[list[int]]) -> list[WindowText]:
         """Returns the texts of windows of samples, none longer than the model's; draws unlikely ones again."""
         texts: dict[int, WindowText] = {}
-        for temperature in self._runners:
+        for temperature, runner in self._runners.items():
             todo = [i for i in range(len(windows)) if i not in texts or self._doubtful(texts[i])]
-            for start in range(0, len(todo), self.how.batch_size):
-                chosen = todo[start : start + self.how.batch_size]
-                new = self._batch(params, [windows[i] for i in chosen], [prefixes[i] for i in chosen], temperature)
-                texts |= dict(zip(chosen, new, strict=True))
+            if not todo:
+                break
+            outputs = runner.map(params, [self._row(windows[i], prefixes[i]) for i in todo])
+            for i, *window_outputs in zip(todo, *outputs, strict=True):
+                texts[i] = self._text(*window_outputs, temperature=temperature)
         return [texts[i] for i in range(len(windows))]
 
-    def _batch(
-        self, params: Params, windows: Sequence[np.ndarray], prefixes: Sequence[list[int]], temperature: float
-    ) -> list[WindowText]:
-        runner, seeds = self._runners[temperature], np.zeros(self.how.batch_size, np.uint32)
-        batch = {name: np.zeros((runner.rows, *f.shape), f.dtype) for name, f in runner.features.items()}
-        for row, (window, prefix) in enumerate(zip(windows, prefixes, strict=True)):
-            batch["frames"][row] = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
-            batch["prefix"][row], batch[REAL][row] = prefix, 1
-            seeds[row] = zlib.crc32(window.tobytes())  # of a row's number, or a file's, neighbours would decide
-        tokens_BT, total_B, silent_B, prefix_BP = runner(params, batch, seeds)
-        texts = []
-        for row in range(len(windows)):
-            written = [int(id_) for id_ in tokens_BT[row, self._places :]]
-            ids = written[: next((i for i, id_ in enumerate(written) if id_ in (self.vocabulary.end, -1)), len(written))]
-            text = self.vocabulary.decode(ids).encode()
-            language = self._codes[int(prefix_BP[row, 0])] if self._codes else "en"
-            compression = len(text) / len(zlib.compress(text))
-            likelihood = self._mean(float(total_B[row]), len(ids), 0.0 if temperature else self.how.length_penalty)
-            texts.append(WindowText(ids, language, likelihood, float(silent_B[row]), compression, temperature))
-        return texts
+    def _row(self, window: np.ndarray, prefix: list[int]) -> Example:
+        frames = spectra.whisper(np.pad(window, (0, self.samples - len(window))), self.width)
+        # By a row's number, or a file's, its neighbours would decide what is drawn.
+        seed = np.array(zlib.crc32(window.tobytes()), np.uint32).view(np.int32)
+        return {"frames": frames, "prefix": np.array(prefix, np.int32), "seed": seed, REAL: np.array(1, np.int32)}
+
+    def _text(self, tokens_T: np.ndarray, score: float, silent: float, prefix_P: np.ndarray, *, temperature: float) -> WindowText:
+        written = tokens_T[self._places :].tolist()
+        ids = written[: next((i for i, id_ in enumerate(written) if id_ in (self.vocabulary.end, -1)), len(written))]
+        text = self.vocabulary.decode(ids).encode()
+        language = self._codes[int(prefix_P[0])] if self._codes else "en"
+        likelihood = self._mean(float(score), len(ids), 0.0 if temperature else self.how.length_penalty)
+        return WindowText(ids, language, likelihood, float(silent), len(text) / len(zlib.compress(text)), temperature)
 
     def _mean(self, score: float, tokens: int, alpha: float) -> float:
         """Returns the mean log-probability of a text's tokens and its end, from its score in a search with this penalty."""

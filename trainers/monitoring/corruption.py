@@ -34,10 +34,10 @@ class Checker:
     def __call__(self, state: State, batch: Batch) -> tuple[State, Metrics, str]:
         """Returns what the step returns, and a line about what is corrupt, or "". Takes a second state's memory."""
         said = self.replicas(state)
-        found = [jax.device_get(self._sums(*self.compiled(self._copy(state), batch)))]
+        sums = [jax.device_get(self._sums(*self.compiled(self._copy(state), batch)))]
         state, metrics = self.compiled(state, batch)
-        found.append(jax.device_get(self._sums(state, metrics)))
-        first, second = found
+        sums.append(jax.device_get(self._sums(state, metrics)))
+        first, second = sums
         names = [name for name in first if first[name] != second[name]]
         if names and not said:
             more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
@@ -64,13 +64,13 @@ class Checker:
             specs = ([x.sharding.spec for x in arrays.values()],)
             each = jax.shard_map(sums, mesh=mesh, in_specs=specs, out_specs=P(mesh.axis_names), check_vma=False)
             self._of_devices = jax.jit(each)
-        found = self._of_devices(list(arrays.values()))
-        found = np.asarray(multihost_utils.process_allgather(found, tiled=True))  # [devices, arrays]
+        table = self._of_devices(list(arrays.values()))
+        table = np.asarray(multihost_utils.process_allgather(table, tiled=True))  # [devices, arrays]
         for column, (name, array) in enumerate(arrays.items()):
             places = collections.defaultdict(list)
             indices = array.sharding.devices_indices_map(array.shape)
             for row, device in enumerate(mesh.devices.flat):
-                places[str(indices[device])].append((int(found[row, column]), device))
+                places[str(indices[device])].append((int(table[row, column]), device))
             for replicas in places.values():
                 if line := _odd(name, replicas):
                     return line

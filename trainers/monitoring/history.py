@@ -1,4 +1,4 @@
-"""What happened to a run, from the logs in its folder: starts and ends, lost steps, stalls, and what every host did.
+"""Reads what happened to a run from the logs in its folder: starts and ends, lost steps, stalls, and what every host did.
 
 The folder may be another's: lines, or single metrics, of other types than the trainer writes are left out and counted.
 """

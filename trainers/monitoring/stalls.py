@@ -157,9 +157,9 @@ class Watch(Observer):
         for count in itertools.count():
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # the coordinator is silent: `_judge` sees it
                 self._put(count)
-                told = dict(coordinator().key_value_dir_get("shardzoo/watch/"))
+                entries = dict(coordinator().key_value_dir_get("shardzoo/watch/"))
                 now = time.monotonic()
-                for key, text in told.items():
+                for key, text in entries.items():
                     name = key.rpartition("/")[2]
                     value = json.loads(text)
                     if name == "verdict":
@@ -195,8 +195,8 @@ class Watch(Observer):
                 self._end(self._verdict["process"], self._verdict["said"])
             if now - self._answered > self._patience:
                 self._end(0, f"process 0, which coordinates the others, gives no sign of life for {now - self._answered:.0f} s")
-            if found := culprit(self._sightings(now), self._patience):
-                self._end(*found)
+            if verdict := culprit(self._sightings(now), self._patience):
+                self._end(*verdict)
 
     # --- ending --------------------------------------------------------------------------------------------------
 

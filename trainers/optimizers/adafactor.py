@@ -42,7 +42,7 @@ def definition(config: Adafactor) -> optax.GradientTransformation:
 
 def update(config: Adafactor, info: ParamInfo, g: Any, param: Any, state: Any) -> tuple[jax.Array, Any]:
     """Returns (the updates of a stack of tensors, before the learning rate; the new state, of `definition` for each tensor)."""
-    second, *rest = state
+    second, *tail = state
     beta = decay(config, second.count)
     own = tuple(range(info.stacked, g.ndim))
     if _is_factored(config, info):
@@ -55,7 +55,7 @@ def update(config: Adafactor, info: ParamInfo, g: Any, param: Any, state: Any) -
     if config.parameter_scale:
         scale *= jnp.maximum(_rms(param, own), SMALLEST)
     count = optax.safe_increment(second.count)
-    return u * scale, (second._replace(count=count), *rest)
+    return u * scale, (second._replace(count=count), *tail)
 
 
 def _is_factored(config: Adafactor, info: ParamInfo) -> bool:

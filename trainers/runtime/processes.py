@@ -170,10 +170,10 @@ def stop_signals() -> Iterator[Callable[[], bool]]:
     def picked() -> bool:
         return multihost_utils.reached_preemption_sync_point(next(calls))
 
-    heard = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
+    signals = [signal.SIGINT] if several else [signal.SIGINT, signal.SIGTERM]
     if threading.current_thread() is not threading.main_thread():  # Python receives signals in the main thread alone
-        heard = []
-    old = {number: signal.signal(number, ask) for number in heard}
+        signals = []
+    old = {number: signal.signal(number, ask) for number in signals}
     try:
         yield picked if several else asked.is_set
     finally:

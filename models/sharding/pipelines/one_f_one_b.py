@@ -61,7 +61,7 @@ def stage_schedule(info: ParamInfo) -> Schedule | None:
 
 
 def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Totals, context: Context) -> tuple[Loss, PyTree]:
-    """Returns the same as jax.value_and_grad of `merge(model, params).loss`, up to rounding.
+    """Returns the same as jax.value_and_grad of `with_params(model, params).loss`, up to rounding.
 
     Args:
       model: the model with shapes for parameters, on its mesh.

@@ -202,14 +202,14 @@ def test_the_loss_is_that_of_each_conversation_alone(tmp_path, monkeypatch):
 def test_gradients_do_not_depend_on_accumulation(tmp_path, monkeypatch):
     """Four microbatches, whose answers are of different lengths, give the gradients of the whole batch."""
     whole, parts = (tiny_on_chat(tmp_path / str(n), monkeypatch, microbatches=n) for n in (1, 4))
-    batch, found = batch_of(parts), []
+    batch, results = batch_of(parts), []
     learned = batch["loss_weights"].reshape(2, 4, -1).sum((0, 2))
     assert len(set(learned.tolist())) > 1
     for e in (whole, parts):
         plan = make_plan(e, jax.devices()[:1])
         context = Context(jax.random.key(0), jnp.int32(0), training=True)
         compute = jax.jit(functools.partial(gradients, plan))
-        found.append(compute(fresh_state(plan).params, {k: jnp.asarray(v) for k, v in batch.items()}, context))
-    (grads, loss), (other, total) = found
+        results.append(compute(fresh_state(plan).params, {k: jnp.asarray(v) for k, v in batch.items()}, context))
+    (grads, loss), (other, total) = results
     assert_allclose(float(loss.value), float(total.value), rtol=1e-5)
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-3, atol=1e-6), grads, other)

@@ -39,7 +39,7 @@ def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
 
 
 def test_channels_have_names_and_factors(tmp_path):
-    """What a variable is called and multiplied by is the settings'; another channel may be the target."""
+    """The settings say what a variable is called and multiplied by; another channel may be the target."""
     folder = write_grid_cache(tmp_path, channels=("r", "w"), factors=(12.0, 1.0), logarithmic=("r",), target="w")
     manifest = read_manifest(folder)
     assert manifest["names"] == ["r", "w"] and manifest["target"] == "w"
@@ -47,7 +47,7 @@ def test_channels_have_names_and_factors(tmp_path):
 
 
 def test_dry_windows_are_left_out_as_the_settings_say(tmp_path):
-    """Of training windows those whose last frame has too few events; of held-out ones every n-th of the others."""
+    """Training windows whose last frame has too few events are left out; of held-out windows every n-th of the others is kept."""
     all_of = read_manifest(write_grid_cache(tmp_path, "all"))
     usual = float(np.median((showers() >= FIELDS["event"]).mean(axis=(1, 2))))
     wet = read_manifest(write_grid_cache(tmp_path, "wet", train_share=usual, held_share=0.01, held_every=2))

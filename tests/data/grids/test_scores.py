@@ -26,14 +26,14 @@ def test_reliability_is_the_distance_of_probabilities_from_shares():
 
 
 def test_scores_use_the_decisions_that_are_given():
-    """Those of another split: here from probability 3/4 on."""
+    """The decisions are those of another split: here from probability 3/4 on."""
     totals = {
         "exceeded": Ratio(HITS, FORECAST),  # pyright: ignore[reportArgumentType]
         "brier": Ratio(np.array([[2.0]]), np.array([[10.0]])),  # pyright: ignore[reportArgumentType]
         "crps": Ratio(np.array([3.0]), np.array([10.0])),  # pyright: ignore[reportArgumentType]
     }
-    found = metrics.scores(totals, np.array([[3]]), (0.2,), (1,))
-    assert found["lead_1/csi_0.2"] == 0.25 and found["lead_1/brier_0.2"] == 0.2 and found["lead_1/crps"] == 0.3
+    scores = metrics.scores(totals, np.array([[3]]), (0.2,), (1,))
+    assert scores["lead_1/csi_0.2"] == 0.25 and scores["lead_1/brier_0.2"] == 0.2 and scores["lead_1/crps"] == 0.3
 
 
 def moving(speed: tuple[float, float], steps: int = 9, size: tuple[int, int] = (96, 120)) -> np.ndarray:
@@ -50,7 +50,7 @@ def moving(speed: tuple[float, float], steps: int = 9, size: tuple[int, int] = (
 
 
 def test_persistence_and_translation():
-    """What moves as a whole is forecast by its translation, to about a point, and not by the last frame."""
+    """A picture that moves as a whole is forecast by its translation, to about a point, and not by the last frame."""
     frames = moving((1, -2))
     inner = (slice(30, 66), slice(30, 90))
     assert (baselines.persistence(frames[:7], 2) == frames[6]).all()

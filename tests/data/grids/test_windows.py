@@ -85,7 +85,7 @@ def test_inputs_are_means_of_standardised_points(root):
 
 
 def test_missing_points_are_masked(root):
-    """Of a position half of whose points are missing, the mean is that of the others; beyond the grid nothing is seen."""
+    """The mean of a position half of whose points are missing is that of the others; beyond the grid nothing is seen."""
     w = windows.window(prepared(root), DATA, at=7, lead=1)
     assert w["seen"][2, 2, 2, 0] == 0.75 and w["seen"][2, 3, 2, 0] == 0.75 and w["seen"][1].min(axis=2)[1:-1].all()
     assert w["seen"][:, 0, :, 0].max() == 0.5  # a row of points of padding above, and one below
@@ -119,16 +119,16 @@ def test_windows_are_a_function_of_seed_and_index(root):
 
 @pytest.mark.parametrize(("data", "model"), [(DATA, MODEL), STACKED])
 def test_mirrored_windows_are_windows_of_a_mirrored_grid(root, data, model):
-    """Of stacked positions their points turn too: what comes out is some mirror image of the window as it is."""
+    """The points of stacked positions turn too: what comes out is some mirror image of the window as it is."""
     task, row = GridTask(dataclasses.replace(data, flip=True)), {"at": np.array(10)}
     seen = set()
     for seed in range(12):
-        found = task.augment(row, np.random.default_rng(seed), prepared(root))
-        plain = windows.window(prepared(root), data, 10, int(found["lead_time"]))
-        grid, whole = (points(x["inputs"], data) for x in (found, plain))
+        window = task.augment(row, np.random.default_rng(seed), prepared(root))
+        plain = windows.window(prepared(root), data, 10, int(window["lead_time"]))
+        grid, whole = (points(x["inputs"], data) for x in (window, plain))
         same = [f for f in ((), (1,), (2,), (1, 2)) if np.allclose(grid, np.flip(whole, f), atol=1e-5)]
         assert len(same) == 1
-        assert_array_equal(found["targets"], np.flip(plain["targets"], tuple(axis - 1 for axis in same[0])))
+        assert_array_equal(window["targets"], np.flip(plain["targets"], tuple(axis - 1 for axis in same[0])))
         seen.add(same[0])
     assert len(seen) == 4
 
@@ -157,11 +157,11 @@ def test_no_window_spans_a_gap_in_time(tmp_path, monkeypatch):
     """Windows that would are left out and counted, and the gap is named in one line."""
     lines: list[str] = []
     folder = write_grid_cache(tmp_path, at=times(60, without=range(20, 25)), progress=lines.append)
-    told = [line for line in lines if "gap" in line]
-    assert told == [
+    messages = [line for line in lines if "gap" in line]
+    assert messages == [
         "a gap in time: 2020-01-01T01:35 is followed by 2020-01-01T02:05, where the usual step is 5 minutes",
         "6 of 42 windows left out, with a gap in time in them",
-    ], told
+    ], messages
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     manifest = read_manifest(folder)
     assert manifest["gaps"] == [["2020-01-01T01:35", "2020-01-01T02:05"]]

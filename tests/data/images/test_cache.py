@@ -45,9 +45,9 @@ def test_a_folder_is_divided_by_class(tmp_path):
     """A share of each class is held out, everything is in one split, and the files are as they were."""
     cache = write_picture_cache(tmp_path, {"ant": 40, "bee": 20}, validation=0.1, test=0.25)
     splits = {split: members(cache, split) for split in ("train", "validation", "test")}
-    assert {split: len(found) for split, found in splits.items()} == {"train": 39, "validation": 6, "test": 15}
-    assert sorted(number for found in splits.values() for number, _ in found) == list(range(60))
-    assert all(label == (number >= 40) for found in splits.values() for number, label in found)
+    assert {split: len(pictures) for split, pictures in splits.items()} == {"train": 39, "validation": 6, "test": 15}
+    assert sorted(number for pictures in splits.values() for number, _ in pictures) == list(range(60))
+    assert all(label == (number >= 40) for pictures in splits.values() for number, label in pictures)
     assert sum(label for _, label in splits["test"]) == 5 and sum(label for _, label in splits["validation"]) == 2
     manifest = read_manifest(cache)
     assert manifest["labels"] == ["ant", "bee"] and manifest["held_out"] == {"validation": 6, "test": 15}
@@ -70,7 +70,7 @@ def test_a_folder_that_has_not_changed_is_not_read_again(tmp_path):
 
 
 def test_copies_are_in_one_split(tmp_path):
-    """Of a picture that is in the folder ten times, all copies are in the same split."""
+    """All copies of a picture that is in the folder ten times are in the same split."""
     write_folder(tmp_path / "pictures", {"ant": 10, "bee": 10})
     for folder in ("ant", "bee"):
         for file in list((tmp_path / "pictures" / folder).iterdir()):
@@ -99,7 +99,7 @@ def test_splits_that_a_folder_has(tmp_path, held):
 
 
 def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
-    """Of a picture in several of the given splits the test keeps its copy, then the validation; the others are counted."""
+    """The test keeps its copy of a picture in several of the given splits, then the validation; the others are counted."""
     top = tmp_path / "pictures"
     for name, labels, first in (("train", {"ant": 20, "bee": 20}, 0), ("test", {"bee": 3}, 38), ("val", {"ant": 9}, 40)):
         write_folder(top / name, labels, first=first)
@@ -112,11 +112,11 @@ def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
 
 
 def test_small_classes_are_trained_on_whole(tmp_path):
-    """Of a class of one or two pictures nothing is held out; which classes a split lacks is said and in the manifest."""
+    """Nothing is held out of a class of one or two pictures; which classes a split lacks is said and in the manifest."""
     top, said = write_folder(tmp_path / "pictures", {"ant": 30, "bee": 2, "cow": 1, "doe": 3}), []
     cache = prepare("made", ImageCache(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
     labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}
-    assert {split: sorted(set(found)) for split, found in labels.items()} == {
+    assert {split: sorted(set(classes)) for split, classes in labels.items()} == {
         "train": [0, 1, 2, 3],
         "validation": [0, 3],
         "test": [0, 3],
@@ -161,7 +161,7 @@ def test_folders_of_splits_and_of_classes_side_by_side_are_refused(tmp_path, fol
 
 
 def test_pictures_that_cannot_be_used_are_left_out_and_counted(tmp_path):
-    """Of many pictures, broken ones and those of other channels are counted, and the first are named with the reason."""
+    """Broken pictures and those of other channels are counted, and the first of them are named with the reason."""
     top = write_folder(tmp_path / "pictures", {"ant": 20, "bee": 20})
     (top / "ant" / "broken.png").write_bytes(encoded(smooth(9, 9))[:60])
     (top / "bee" / "deep.png").write_bytes(encoded(np.zeros((4, 4), np.uint16)))

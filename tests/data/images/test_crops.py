@@ -1,4 +1,4 @@
-"""Which part of a picture is taken."""
+"""Tests of which part of a picture is taken."""
 
 import math
 
@@ -41,7 +41,7 @@ def test_boxes_lie_in_the_picture(width, height, size, seed):
 
 
 def test_a_picture_that_no_draw_fits_is_cut_in_the_middle():
-    """Of a strip the box is the largest in range, in the middle, as its whole area can't have the ratio."""
+    """The box of a strip is the largest in range, in the middle, as its whole area can't have the ratio."""
     rng = np.random.default_rng(0)
     assert crops.resized(rng, 1000, 30, (1.0, 1.0), RATIO) == (480, 0, 520, 30)
     assert crops.resized(rng, 30, 1000, (1.0, 1.0), RATIO) == (0, 480, 30, 520)

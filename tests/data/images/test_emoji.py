@@ -1,4 +1,4 @@
-"""Which emoji look alike."""
+"""Tests of which emoji look alike."""
 
 import pytest
 

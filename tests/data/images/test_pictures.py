@@ -34,7 +34,7 @@ def test_a_picture_of_the_right_size_comes_as_it_is():
 
 
 def test_transparent_parts_show_white():
-    """Of a picture that is half transparent everywhere, half is white; palettes and grey pictures may be transparent too."""
+    """A picture that is half transparent everywhere becomes half white; palettes and grey pictures may be transparent too."""
     colour = np.dstack([smooth(4, 4) // 2, np.full((4, 4, 1), 0, np.uint8)])
     assert_array_equal(pixels(encoded(colour), 3, 4, 4), np.full((4, 4, 3), 255))
     colour[..., 3] = 128

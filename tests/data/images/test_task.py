@@ -156,12 +156,12 @@ def test_held_out_pictures_are_decoded_when_asked_for(root):
     """A slice has the same pictures as one by one, in the order of the split; padding rows have no weight."""
     folder = root / "caches" / "toy"
     task = ImageTask(DATA)
-    found = task.held_out(folder, folder, "test", 0)
-    assert found.count == len(found.rows) == 6 and found.needs_outputs
-    for at, row in enumerate(found.rows[1:5], 1):
-        assert same(row, found.rows[at]) and row["labels"][0] == found.extra[at]
+    held_out = task.held_out(folder, folder, "test", 0)
+    assert held_out.count == len(held_out.rows) == 6 and held_out.needs_outputs
+    for at, row in enumerate(held_out.rows[1:5], 1):
+        assert same(row, held_out.rows[at]) and row["labels"][0] == held_out.extra[at]
         assert row["label_weights"].tolist() == [1, 0]
-    batches = list(held_out_batches(found.rows, DATA.features(), 4))
+    batches = list(held_out_batches(held_out.rows, DATA.features(), 4))
     assert [batch["label_weights"].sum() for batch in batches] == [4, 2]
     assert len(task.held_out(folder, folder, "test", 2).rows) == 2
     with pytest.raises(DataError, match="cache 'toy' has no split 'tset'; did you mean 'test'"):
@@ -172,13 +172,13 @@ def test_scores_are_accuracies(root):
     """Logits that point at the true class of all but one picture are right about the others; padding does not count."""
     folder = root / "caches" / "toy"
     task = ImageTask(DATA)
-    found = task.held_out(folder, folder, "test", 0)
-    logits = np.eye(8)[found.extra] * 5
-    logits[0] = np.arange(8)[::-1] == found.extra[0]  # the true class is one of eight, last of all
-    logits[0, found.extra[0]] = -1
-    scores = task.scores({}, found, [*logits, np.zeros(8), np.zeros(8)])
+    held_out = task.held_out(folder, folder, "test", 0)
+    logits = np.eye(8)[held_out.extra] * 5
+    logits[0] = np.arange(8)[::-1] == held_out.extra[0]  # the true class is one of eight, last of all
+    logits[0, held_out.extra[0]] = -1
+    scores = task.scores({}, held_out, [*logits, np.zeros(8), np.zeros(8)])
     assert scores == pytest.approx({"accuracy": 5 / 6, "accuracy_top5": 5 / 6})
-    assert task.scores({}, found).keys() == scores.keys() == task.directions.keys()
+    assert task.scores({}, held_out).keys() == scores.keys() == task.directions.keys()
 
 
 def test_pictures_that_are_given(root, tmp_path):
@@ -262,7 +262,7 @@ def test_augmentations_that_cannot_be(fields, line):
 
 
 def test_the_fingerprint_tells_augmentations_apart(model):
-    """What a run has read has a name that changes with the augmentation and the size, and not with the size of batches."""
+    """The name of what a run has read changes with the augmentation and the size, and not with the size of batches."""
     names = [
         open_source(data, dataclasses.replace(model, picture=(data.height, 8, 3))).fingerprint
         for data in (DATA, plain(), dataclasses.replace(DATA, height=16), dataclasses.replace(DATA, batch_size=16))

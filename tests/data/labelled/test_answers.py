@@ -38,8 +38,8 @@ def test_right_logits_give_the_labelled_answers(tokenizer):
     windows = sum(int((row["owners"] >= 0).sum()) for row in rows)
     assert windows > len(questions)
     contexts = [question["context"] for question in questions]
-    found = answer_texts(((row, logits_of(row, 1.0)) for row in rows), contexts)
-    assert found == ["the cats", "mat", "the cats"]
+    answers = answer_texts(((row, logits_of(row, 1.0)) for row in rows), contexts)
+    assert answers == ["the cats", "mat", "the cats"]
 
 
 def test_a_question_without_a_window_has_no_answer(tokenizer):

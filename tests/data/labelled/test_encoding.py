@@ -50,7 +50,7 @@ def test_two_texts_as_roberta_has_them(tmp_path):
     [((3,), (3,)), ((9,), (6,)), ((2, 3), (2, 3)), ((9, 2), (3, 2)), ((1, 9), (1, 4)), ((4, 3), (3, 2)), ((9, 9), (3, 2))],
 )
 def test_too_long_texts_lose_their_end(tokenizer, lengths, kept):
-    """Of 8 tokens 6 are left for one text; of the 5 for two the longer one gives way, until both are equal."""
+    """One text has 6 of 8 tokens; of the 5 for two texts the longer one gives way, until both are equal."""
     tally = Tally()
     letters = [*"abcdefabc"]
     example = {side: " ".join(letters[:n]) for side, n in zip(("text", "pair"), lengths, strict=False)}
@@ -112,7 +112,7 @@ def test_windows_of_a_long_context(tokenizer):
 
 
 def test_only_the_first_answer_is_learnt(tokenizer):
-    """Of several answers the first is the target; without answers, as at evaluation, the targets are -1."""
+    """The first of several answers is the target; without answers, as at evaluation, the targets are -1."""
     answers = [{"text": "mat", "start": 7}, *QUESTION["answers"]]
     targets = [
         Encoder(tokenizer, "span", 32, 4)(example)[0].targets.tolist()
@@ -194,7 +194,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
     labels = LABELS if form in ("classification", "tagging") else ()
     tally = Tally()
     rows = list(encoding.rows_of(examples, tokenizer, form, length, slots, labels, tally))
-    found = []
+    sequences = []
     for row in rows:
         record = encoding.record_of(row)
         assert record.dtype == np.int32 and record.size == 4 * length + slots * (3 if form == "span" else 2)
@@ -210,7 +210,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
             targets = [] if form == "pair" else (row["targets"][mine] - start).tolist()
             owners = {int(row["owners"][k]) for k in mine}
             places = (row["slots"][mine] - at[0]).tolist()
-            found.append((*owners, row["tokens"][at].tolist(), row["types"][at].tolist(), places, targets))
+            sequences.append((*owners, row["tokens"][at].tolist(), row["types"][at].tolist(), places, targets))
     encode = Encoder(tokenizer, form, length, slots, labels)
     expected = []
     for owner, example in enumerate(examples):
@@ -220,7 +220,7 @@ def test_rows_hold_every_sequence_once(tokenizer, form):
                 place = [0] if form == "pair" else e.slots.tolist()
                 targets = [] if form == "pair" else e.targets.tolist()
                 expected.append((owner, e.tokens[mine].tolist(), e.types[mine].tolist(), place, targets))
-    assert sorted(found) == sorted(expected)
+    assert sorted(sequences) == sorted(expected)
     tokens = sum(int((row["segments"] > 0).sum()) for row in rows)
     assert tally == Tally(examples=200, rows=len(rows), tokens=(tokens,), cut=encode.tally.cut)
     assert form == "span" or tally.cut > 0

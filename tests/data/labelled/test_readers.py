@@ -107,13 +107,13 @@ def test_mails(tmp_path):
         "package/data/spam-2/3.txt": b"Subject: other\n\n>>seas YES \xe9",
         "package/data/spam-2/4.txt": b"X-No: subject\nContent-Type: text/plain; charset=nonsense\n\nBuy 99 now",
     }
-    found = list(readers.spam(tarball(tmp_path / "mails.tgz", files)))
-    assert [(item.example["label"], item.example["text"]) for item in found] == [
+    items = list(readers.spam(tarball(tmp_path / "mails.tgz", files)))
+    assert [(item.example["label"], item.example["text"]) for item in items] == [
         ("ham", "Re: [list] café\nSeas & café"),
         ("ham", "[list] café\n> Seas Yes é"),
         ("spam", "Buy 99 now"),
     ]
-    assert [item.group for item in found] == ["café", "café", "buy 0 now"]
+    assert [item.group for item in items] == ["café", "café", "buy 0 now"]
 
 
 def texts_of(example: dict, sides: tuple[str, ...]) -> set[str]:

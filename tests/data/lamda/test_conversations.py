@@ -97,12 +97,12 @@ def test_rows_keep_what_is_learned():
     """Packed side by side, examples have their tokens and marks."""
     examples = [(np.arange(1, n + 1, dtype=np.int32), np.arange(n, dtype=np.int32) % 2) for n in (3, 4, 5)]
     rows = list(packing.pack_weighted(examples, 8, Tally()))
-    found = sorted(example for row in rows for example in unpacked(row))
-    assert found == sorted((tokens.tolist(), predicted.tolist()) for tokens, predicted in examples)
+    pairs = sorted(example for row in rows for example in unpacked(row))
+    assert pairs == sorted((tokens.tolist(), predicted.tolist()) for tokens, predicted in examples)
 
 
 def test_auc_is_the_share_of_pairs_in_order():
-    """Of two good and two bad ones, 4 pairs: three in order, one a tie."""
+    """Two good and two bad ones make 4 pairs: three in order, one a tie."""
     assert metrics.auc([True, True, False, False], [3.0, 1.0, 1.0, 0.0]) == 3.5 / 4
     assert metrics.auc([True, True], [1.0, 2.0]) == 0.5
 
@@ -123,7 +123,7 @@ def test_the_best_of_several_is_good_as_often_as_in_all_draws():
 
 
 def test_errors_are_those_of_other_samples():
-    """What AUC, and the best of four by score, come out as over made-up samples of 80 has the standard deviation that is told."""
+    """AUC, and the best of four by score, have the standard deviation that is told over made-up samples of 80."""
     rng, areas, shares = np.random.default_rng(0), [], []
     for _ in range(400):
         good = np.arange(80) < 40

@@ -48,11 +48,11 @@ def test_a_source_and_a_language_are_a_part(cache):
 
 
 def test_rows_have_a_picture_or_a_sound(cache):
-    """What is missing is zeros that nobody attends to; the text begins with its language."""
+    """A missing picture or sound is zeros that nobody attends to; the text begins with its language."""
     task = task_of(data())
     source = AugmentedSource(task, CacheSource(task, cache), None)
     decoding: Any = task.decoding(cache)
-    found = set()
+    combinations = set()
     for i in range(40):
         row = source.row(i)
         sees, hears = bool(row["images_segments"].any()), bool(row["frames_segments"].any())
@@ -60,8 +60,8 @@ def test_rows_have_a_picture_or_a_sound(cache):
         ids = row["targets"][row["targets_segments"] > 0]
         language = next(code for code, id_ in decoding.languages.codes.items() if id_ == ids[0])
         assert decoding.decode(ids[1:].tolist()).split()[0] in NAMES[language]
-        found.add((sees, language))
-    assert len(found) == 4
+        combinations.add((sees, language))
+    assert len(combinations) == 4
     assert_array_equal(source.row(3)["images"], source.row(3)["images"])
 
 
@@ -90,9 +90,9 @@ def test_packs_hold_whole_texts(cache):
             assert not row["targets"][row["targets_segments"] == 0].any()
             assert not row["images"][row["images_segments"] == 0].any()
         left_out += 8
-        heard = sum(row["frames_segments"].any() for row in given)
+        sounds = sum(row["frames_segments"].any() for row in given)
         got = sum(source.row(2 * pool + i)["frames_segments"].any() for i in (0, 1))
-        assert got == min(heard, 2)
+        assert got == min(sounds, 2)
     assert 0 < left_out < 24
     fresh = AugmentedSource(task_of(packs), CacheSource(task_of(packs), cache), None)
     for name, array in fresh.row(5).items():
@@ -143,7 +143,7 @@ def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
         colours = np.stack([row["images"].mean(axis=(0, 1, 2)) for row in rows])
         return colours * np.arange(1, len(rows) + 1)[:, None]
 
-    found = decoding.neighbours(named, vectors)
+    scores = decoding.neighbours(named, vectors)
     pictures = [e for e in named if e.source == "seen"]
     manifest = read_manifest(cache)
     assert asked == [manifest["parts"]["seen-cs"]["rows"], len(pictures)]
@@ -158,7 +158,7 @@ def test_the_picture_that_is_nearest_to_a_model_names_another(cache):
         text = decoding.decode(ids[ids > 0][1:].tolist())
         alone = decoding.neighbours([e], vectors)
         assert alone["nearest to the model"] == decoding.scores([e], [text])["all"]
-    assert set(found) == {"nearest to the model", "nearest to the model/seen/cs", "nearest to the model/seen/en"}
+    assert set(scores) == {"nearest to the model", "nearest to the model/seen/cs", "nearest to the model/seen/en"}
 
 
 def test_a_limit_takes_all_sources_and_languages(cache):

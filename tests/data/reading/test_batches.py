@@ -44,7 +44,7 @@ def sharding(devices: int = 4) -> NamedSharding:
 
 
 def languages(source: CacheSource, indices) -> list[str]:
-    """Which language each row is of: the toy cache marks rows by their first token."""
+    """Returns the language of each row: the toy cache marks rows by their first token."""
     return ["aa" if source.row(i)["inputs"][0] < 1000 else "bb" for i in indices]
 
 
@@ -114,7 +114,7 @@ def test_batches_are_the_rows_of_their_step(folder):
 
 
 def test_a_process_reads_only_its_rows(m4):
-    """Of a batch cut over four devices, a process with two of them reads half the rows."""
+    """A process with two of the four devices that a batch is cut over reads half the rows."""
 
     class Half:
         """The sharding as a process sees it that holds the devices of rows 4 to 7."""
@@ -247,9 +247,9 @@ def test_records_keep_their_dtypes():
     }
     row = {"image": np.arange(6, dtype="<f4").reshape(2, 3), "bytes": np.array([1, 2, 255], np.uint8), "label": np.int32(7)}
     record = np.concatenate([np.asarray(row[name]).reshape(-1).view(np.uint8) for name in stored])
-    found = unpack(record, stored)
-    assert found["image"].dtype == np.float32 and found["label"].shape == ()
+    arrays = unpack(record, stored)
+    assert arrays["image"].dtype == np.float32 and arrays["label"].shape == ()
     for name, array in row.items():
-        assert_array_equal(found[name], array)
+        assert_array_equal(arrays[name], array)
     with pytest.raises(ValueError, match="a record of 30 bytes, where the features"):
         unpack(record[:-1], stored)

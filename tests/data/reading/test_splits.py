@@ -20,7 +20,7 @@ def test_a_group_is_in_one_split():
 
 
 def test_every_split_has_its_share_of_a_stratum():
-    """Of 20 rare groups 4 are in the test and 2 in the validation; of a stratum of three groups one is in each."""
+    """The test has 4 of 20 rare groups and the validation 2; of a stratum of three groups one is in each."""
     for name, count in {"test": 4, "validation": 2, "train": 14}.items():
         rare = {e["n"] % 200 for e in divide(items(), validation=0.1, test=0.2)[name] if e["n"] % 10 == 0}
         assert len(rare) == count
@@ -40,7 +40,7 @@ def test_training_comes_first(groups, want):
 
 
 def test_copies_of_what_is_held_out_are_left_out():
-    """Of what is in several splits the test keeps its own, then the validation; copies within a split stay."""
+    """The test keeps its own of what is in several splits, then the validation; copies within a split stay."""
     splits = {"train": ["a", "A", "b", "c", "d"], "validation": ["b", "C", "e"], "test": ["c", "c", "f"]}
     assert without_copies(splits, str.lower) == {"train": ["a", "A", "d"], "validation": ["b", "e"], "test": ["c", "c", "f"]}
 

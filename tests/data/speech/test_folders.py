@@ -32,8 +32,8 @@ def test_a_quotation_mark_is_a_letter_of_a_table_with_tabs(tmp_path):
     """It may begin a text, as in Common Voice's tables, and be closed in the text or not at all."""
     texts = ['"Hello there', 'yes "no"', '"quoted"', "it's"]
     rows = "".join(f"{i}.wav\t{text}\ttrain\n" for i, text in enumerate(texts))
-    found = opened(tmp_path, f"file_name\ttext\tsplit\n{rows}", "metadata.tsv")
-    assert [u.texts["transcribe"] for u in found["train"]] == texts
+    splits = opened(tmp_path, f"file_name\ttext\tsplit\n{rows}", "metadata.tsv")
+    assert [u.texts["transcribe"] for u in splits["train"]] == texts
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,10 @@ def test_a_text_does_not_swallow_rows(tmp_path, row, message):
 
 
 def test_a_comma_or_a_line_of_json_may_stand_in_a_text(tmp_path):
-    """What is quoted as its form has it is read."""
+    """A text that is quoted as its form has it is read."""
     rows = "".join(f'{i}.wav,"so, ""he"" said",train\n' for i in range(2))
-    found = opened(tmp_path, f"file_name,text,split\n{rows}")
-    assert {u.texts["transcribe"] for u in found["train"]} == {'so, "he" said'}
+    splits = opened(tmp_path, f"file_name,text,split\n{rows}")
+    assert {u.texts["transcribe"] for u in splits["train"]} == {'so, "he" said'}
     lines = "".join(json.dumps({"file_name": f"{i}.wav", "text": 'a "b', "split": "train"}) + "\n" for i in range(2))
     (tmp_path / "metadata.csv").unlink()
     assert len(opened(tmp_path, lines, "metadata.jsonl")["train"]) == 2

@@ -8,7 +8,7 @@ from data.speech.config import SpanMasks, SpecAugment
 
 
 def test_bands_and_stretches_are_hidden_whole():
-    """Of frames of different numbers, two bands and three stretches become the mean, and nothing else changes."""
+    """Two bands and three stretches of frames of different numbers become the mean, and nothing else changes."""
     rng = np.random.default_rng(0)
     frames = rng.normal(size=(200, 80)).astype(np.float32)
     how = SpecAugment(bands=2, band_width=20, stretches=3, stretch_share=0.1)
@@ -33,7 +33,7 @@ def test_about_half_of_the_positions_are_in_spans():
 
 @pytest.mark.parametrize(("length", "hidden"), [(0, 0), (9, 0), (10, 10), (12, (10, 12))])
 def test_short_utterances_have_as_many_spans_as_fit(length, hidden):
-    """What is shorter than a span has none; no span goes beyond the end."""
-    found = masks.spans(length, SpanMasks(probability=0.065, span=10), np.random.default_rng(0))
+    """An utterance that is shorter than a span has none; no span goes beyond the end."""
+    mask = masks.spans(length, SpanMasks(probability=0.065, span=10), np.random.default_rng(0))
     least, most = hidden if isinstance(hidden, tuple) else (hidden, hidden)
-    assert len(found) == length and least <= found.sum() <= most
+    assert len(mask) == length and least <= mask.sum() <= most

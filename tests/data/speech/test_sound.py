@@ -29,10 +29,10 @@ def test_a_wav_file_comes_back_to_a_sixteenth_bit():
 def test_every_rate_becomes_16_khz(rate):
     """A second of a tone is 16,000 samples of it, whatever the file's rate; both channels' mean is taken."""
     left = np.sin(2 * np.pi * 300 * np.arange(rate) / rate).astype(np.float32)
-    heard = sound.read(encoded(np.stack([left, 0 * left], axis=1), rate, "WAV"))
-    assert abs(len(heard) - 16_000) <= 1
+    samples = sound.read(encoded(np.stack([left, 0 * left], axis=1), rate, "WAV"))
+    assert abs(len(samples) - 16_000) <= 1
     want = 0.5 * np.sin(2 * np.pi * 300 * np.arange(16_000) / 16_000)
-    assert_allclose(heard[1000:15_000], want[1000:15_000], atol=2e-3)
+    assert_allclose(samples[1000:15_000], want[1000:15_000], atol=2e-3)
 
 
 def test_blocks_are_the_whole(monkeypatch):

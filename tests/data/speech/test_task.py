@@ -66,7 +66,7 @@ def test_utterances_that_share_a_row_are_heard_as_if_alone(tmp_path):
     folder(tmp_path)
 
     def utterances(cache: Path, slots: int, rows: int) -> set:
-        found = set()
+        pairs = set()
         for row in rows_of(cache, data(slots=slots), rows):
             numbers = row["frames_segments"]
             for number in range(1, numbers.max() + 1):
@@ -74,8 +74,8 @@ def test_utterances_that_share_a_row_are_heard_as_if_alone(tmp_path):
                 assert places[0] % 8 == 0 and (np.diff(places) == 1).all()
                 assert number == 1 or places[0] - np.nonzero(numbers == number - 1)[0][-1] > 8
                 ids = row["targets"][row["targets_segments"] == number]
-                found.add((row["frames"][places].tobytes(), ids.tobytes()))
-        return found
+                pairs.add((row["frames"][places].tobytes(), ids.tobytes()))
+        return pairs
 
     alone = utterances(made(tmp_path), 1, 24)
     packed = made(tmp_path, slots=4)
@@ -162,12 +162,12 @@ def test_waveforms_are_of_mean_0_and_variance_1(tmp_path):
     """A model of waveforms reads samples, a number each."""
     folder(tmp_path)
     row = rows_of(made(tmp_path), data(front="waveform"), 1)[0]
-    heard = row["frames"][row["frames_segments"] == 1]
-    assert row["frames"].shape == (25_600, 1) and abs(heard.mean()) < 1e-4 and abs(heard.std() - 1) < 1e-3
+    samples = row["frames"][row["frames_segments"] == 1]
+    assert row["frames"].shape == (25_600, 1) and abs(samples.mean()) < 1e-4 and abs(samples.std() - 1) < 1e-3
 
 
 def test_held_out_speech_is_scored_by_its_words(tmp_path, monkeypatch):
-    """Of two transcripts with a word wrong in four the word error rate is 1/4; a perfect one has 0."""
+    """The word error rate of two transcripts with a word wrong in four is 1/4; a perfect one has 0."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     folder(tmp_path)
     cache = made(tmp_path)

@@ -1,4 +1,4 @@
-"""What is said as ids: Whisper's targets, and characters."""
+"""Tests of speech as ids: Whisper's targets, and characters."""
 
 import pytest
 
@@ -16,9 +16,9 @@ from tests.helpers.sounds import write_whisper_vocabulary
 
 @pytest.fixture
 def whisper(tmp_path) -> WhisperVocabulary:
-    found = open_vocabulary(write_whisper_vocabulary(tmp_path))
-    assert isinstance(found, WhisperVocabulary)
-    return found
+    vocabulary = open_vocabulary(write_whisper_vocabulary(tmp_path))
+    assert isinstance(vocabulary, WhisperVocabulary)
+    return vocabulary
 
 
 def test_a_target_says_language_and_task_first(whisper):

@@ -48,8 +48,8 @@ def test_the_rows_hold_the_training_split(tiny_text, cache):
         of_origin = texts(tiny_text, "train", origin)
         wanted = [tuple(c) for text in of_origin for c in encoding.chunks(text, tokenizer, TINY.length)]
         rows = list(read_rows(cache / "train" / f"{origin}.array_record"))
-        found = [tuple(chunk) for row in rows for (chunk,) in unpack(row, (TINY.length,))]
-        assert sorted(found) == sorted(wanted)
+        chunks = [tuple(chunk) for row in rows for (chunk,) in unpack(row, (TINY.length,))]
+        assert sorted(chunks) == sorted(wanted)
         assert counts == {
             "documents": len(of_origin),
             "bytes": sum(len(text.encode()) for text in of_origin),

@@ -54,7 +54,7 @@ def test_near_copies():
 
 
 def test_overlap_counts_grams():
-    """Of 20 words, 13 grams of eight; where ten of them are elsewhere, three grams are."""
+    """A text of 20 words has 13 grams of eight; where ten of the words are elsewhere, three grams are."""
     mine, other = words(0, 20), words(1, 30)
     documents = [document(0, " ".join(mine))], [document(1, " ".join(other[:9] + mine[:10] + other[9:]))]
     assert corpus.overlap(*documents) == 3 / 13
@@ -69,5 +69,5 @@ def test_repeated_texts_are_read_once(tiny_text):
     def entries(package):
         return iter([("a", "a", "text"), ("b", "b", "text"), ("c", "c", ""), ("d", "d", "other")])
 
-    found = corpus.read([Source("x", first.package, entries), Source("y", first.package, entries)], tiny_text)
-    assert [d.id for d in found] == ["x/a", "x/d"]
+    documents = corpus.read([Source("x", first.package, entries), Source("y", first.package, entries)], tiny_text)
+    assert [d.id for d in documents] == ["x/a", "x/d"]

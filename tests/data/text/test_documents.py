@@ -27,9 +27,9 @@ def test_public_sets_by_their_tfds_names(tmp_path, name):
 
     from data.text import documents
 
-    found = re.fullmatch(r"(\w+)(?:/([\w.]+))?:([\d.]+)(?:@(\w+))?", PUBLIC[name])
-    assert found
-    data_set, config, version, language = found.groups()
+    match = re.fullmatch(r"(\w+)(?:/([\w.]+))?:([\d.]+)(?:@(\w+))?", PUBLIC[name])
+    assert match
+    data_set, config, version, language = match.groups()
     own = {"train": language, "test": f"{language}-test", "validation": f"{language}-validation"} if language else {}
     extra = {"lm1b": (), "c4": ("timestamp", "url", "content-type", "content-length"), "wikipedia": ("title",)}[data_set]
     fields = {field: tfds.features.Text() for field in ("text", *extra)}
@@ -67,11 +67,11 @@ def test_held_out_documents_of_a_public_set(tmp_path, own_splits):
         split_datasets={split: [(i, {"text": f"{split} {i}"}) for i in range(size)] for split, size in splits.items()},
     )
     read = documents.read_public("lm1b", tmp_path)
-    found = {split: [document["text"] for document in some()] for split, some in read.items()}
-    assert {split: len(texts) for split, texts in found.items()} == (
+    texts_by_split = {split: [document["text"] for document in some()] for split, some in read.items()}
+    assert {split: len(texts) for split, texts in texts_by_split.items()} == (
         {"train": 300, "test": 2, "validation": 3} if own_splits else {"train": 294, "test": 3, "validation": 3}
     )
-    assert len({text for texts in found.values() for text in texts}) == sum(map(len, found.values()))
-    assert found["train"] == [document["text"] for document in read["train"]()]
+    assert len({text for texts in texts_by_split.values() for text in texts}) == sum(map(len, texts_by_split.values()))
+    assert texts_by_split["train"] == [document["text"] for document in read["train"]()]
     (document, *_) = read["test"]()
-    assert document == {"id": "test/0", "origin": "lm1b", "text": found["test"][0]}
+    assert document == {"id": "test/0", "origin": "lm1b", "text": texts_by_split["test"][0]}

@@ -39,20 +39,20 @@ def random_row(seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("whole_word", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_chosen(vocabulary, seed, whole_word):
-    """Of N common tokens floor(rate N) are chosen, in order; the row differs nowhere else; the input stays as it is."""
+    """In order, floor(rate N) of N common tokens are chosen; the row differs nowhere else; the input stays as it is."""
     row = random_row(seed)
     before = row["tokens"].copy()
-    found = masked(row, vocabulary, seed, whole_word=whole_word, predictions=30)
+    output = masked(row, vocabulary, seed, whole_word=whole_word, predictions=30)
     common = (row["segments"] > 0) & (row["tokens"] > 3)
-    used = found["targets"] >= 0
-    slots = found["slots"][used]
+    used = output["targets"] >= 0
+    slots = output["slots"][used]
     number = int(0.15 * common.sum())
     # Of whole words the last few tokens may find no word short enough.
     assert number - 4 < len(slots) <= number if whole_word else len(slots) == number
     assert np.all(np.diff(slots) > 0) and common[slots].all()
-    assert np.all(found["slots"][~used] == 0) and used[: len(slots)].all()
-    assert np.array_equal(found["targets"][used], before[slots])
-    elsewhere = np.delete(found["tokens"], slots)
+    assert np.all(output["slots"][~used] == 0) and used[: len(slots)].all()
+    assert np.array_equal(output["targets"][used], before[slots])
+    elsewhere = np.delete(output["tokens"], slots)
     assert np.array_equal(elsewhere, np.delete(before, slots)) and np.array_equal(row["tokens"], before)
 
 
@@ -60,9 +60,9 @@ def test_what_is_chosen(vocabulary, seed, whole_word):
 def test_whole_words(vocabulary, seed):
     """With whole words, a word's pieces are chosen all together or not at all."""
     row = random_row(seed)
-    found = masked(row, vocabulary, seed, rate=0.4, whole_word=True, predictions=60)
+    output = masked(row, vocabulary, seed, rate=0.4, whole_word=True, predictions=60)
     chosen = np.zeros(128, bool)
-    chosen[found["slots"][found["targets"] >= 0]] = True
+    chosen[output["slots"][output["targets"] >= 0]] = True
     assert chosen.any()
     goes_on = row["tokens"][1:] >= CONTINUES
     assert np.array_equal(chosen[1:][goes_on], chosen[:-1][goes_on])
@@ -79,10 +79,10 @@ def test_a_segment_that_begins_inside_a_word(vocabulary):
 
 
 def test_what_becomes_of_them(vocabulary):
-    """Of many chosen tokens 80 % become the mask, 10 % any common token, and 10 % stay."""
+    """Chosen tokens become the mask in 80 % of cases, any common token in 10 %, and stay in 10 %."""
     row = row_of([10] * 1000, length=1000)
-    found = [masked(row, vocabulary, seed, rate=0.5, predictions=500)["tokens"] for seed in range(20)]
-    new = np.concatenate([tokens[tokens != 10] for tokens in found])
+    rows = [masked(row, vocabulary, seed, rate=0.5, predictions=500)["tokens"] for seed in range(20)]
+    new = np.concatenate([tokens[tokens != 10] for tokens in rows])
     assert (new == MASK).sum() / 10000 == pytest.approx(0.8, abs=0.02)
     by_chance = new[new != MASK]
     assert len(by_chance) / 10000 == pytest.approx(0.1, abs=0.01) and by_chance.min() >= 4
@@ -91,8 +91,8 @@ def test_what_becomes_of_them(vocabulary):
 
 def test_no_more_than_there_is_room_for(vocabulary):
     """At most `predictions` tokens are chosen; a row with nothing to choose is left alone."""
-    found = masked(row_of([10] * 60), vocabulary, rate=0.5, predictions=4)
-    assert (found["targets"] == 10).all() and len(found["slots"]) == 4
+    output = masked(row_of([10] * 60), vocabulary, rate=0.5, predictions=4)
+    assert (output["targets"] == 10).all() and len(output["slots"]) == 4
     for whole_word in (False, True):
         empty = masked(row_of([CLS, SEP]), vocabulary, whole_word=whole_word)
         assert (empty["targets"] == -1).all() and empty["tokens"].tolist()[:3] == [CLS, SEP, PAD]
@@ -108,8 +108,8 @@ def test_chance_is_the_generator_s(vocabulary):
 
 def test_random_tokens_can_be_masked():
     """For rows of random ids, without a vocabulary, each token is a word, and only 0 and 1 are special."""
-    found = masked(row_of([2, 3, 4, 1, 0]), Vocabulary.without_words(5), rate=1.0, whole_word=True)
-    assert found["slots"].tolist() == [0, 1, 2, *[0] * 6] and found["targets"].tolist()[:4] == [2, 3, 4, -1]
+    output = masked(row_of([2, 3, 4, 1, 0]), Vocabulary.without_words(5), rate=1.0, whole_word=True)
+    assert output["slots"].tolist() == [0, 1, 2, *[0] * 6] and output["targets"].tolist()[:4] == [2, 3, 4, -1]
 
 
 def test_tokens_are_lost_for_noise(vocabulary):
@@ -119,10 +119,10 @@ def test_tokens_are_lost_for_noise(vocabulary):
     ordinary = (row["segments"] > 0) & ~vocabulary.special[row["tokens"]]
     lost = []
     for _ in range(400):
-        found = masking.hide(row, rng, vocabulary, 0.2)
-        changed = found["tokens"] != row["tokens"]
-        assert (found["tokens"][changed] == MASK).all() and ordinary[changed].all()
-        assert found["targets"] is row["targets"] and found["tokens"].dtype == np.int32
+        output = masking.hide(row, rng, vocabulary, 0.2)
+        changed = output["tokens"] != row["tokens"]
+        assert (output["tokens"][changed] == MASK).all() and ordinary[changed].all()
+        assert output["targets"] is row["targets"] and output["tokens"].dtype == np.int32
         lost.append(changed)
     share = np.mean(lost, axis=0)[ordinary]
     assert share.min() > 0.1 and share.max() < 0.3 and share.mean() == pytest.approx(0.2, abs=0.01)

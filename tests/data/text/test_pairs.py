@@ -20,14 +20,14 @@ def text(number: int, sentences: int = 12) -> str:
 @pytest.fixture(scope="module")
 def examples():
     """(A, B, target) of forty texts."""
-    found = []
+    triples = []
     for tokens_and_types, target in pairs.examples([text(n) for n in range(1, 41)], NUMBERS, LENGTH):
         tokens, kinds = tokens_and_types.T.tolist()
         first, last = tokens.index(SEP), len(tokens) - 1
         assert len(tokens) <= LENGTH and tokens[0] == CLS and tokens[last] == SEP
         assert kinds == [0] * (first + 1) + [1] * (last - first)
-        found.append((tokens[1:first], tokens[first + 1 : last], int(target[0])))
-    return found
+        triples.append((tokens[1:first], tokens[first + 1 : last], int(target[0])))
+    return triples
 
 
 def test_half_of_the_pairs_follow(examples):

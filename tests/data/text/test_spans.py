@@ -48,8 +48,8 @@ def test_inputs_and_targets_together_are_the_text(tokens):
     assert inputs[-1] == targets[-1] == EOS
     sentinels = [int(i) for i in inputs if i >= 1000]
     assert sentinels == [int(i) for i in targets if i >= 1000] == [FIRST - i for i in range(len(sentinels))]
-    spans_of, rest = {}, list(map(int, targets[:-1]))
-    for id_ in rest:
+    spans_of, target_ids = {}, list(map(int, targets[:-1]))
+    for id_ in target_ids:
         if id_ >= 1000:
             last = spans_of.setdefault(id_, [])
         else:

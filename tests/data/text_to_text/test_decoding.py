@@ -43,7 +43,7 @@ def test_of_two_classes_an_invalid_output_is_the_other_one(vocabulary):
 
 
 def test_tags_stand_in_the_order_of_the_words(vocabulary):
-    """Of five words the first two are right, one has another tag, one something that is no tag, and one nothing."""
+    """The first two of five words are right, one has another tag, one something that is no tag, and one nothing."""
     d = decoding(vocabulary, "brown_tags", "tagging", ["DET", "NOUN", "VERB"])
     examples = [
         {"words": ["the", "cat", "sat"], "tags": ["DET", "NOUN", "VERB"]},

@@ -48,12 +48,12 @@ def test_the_rows_hold_the_training_split(tiny, cache):
     languages = manifest_of(cache)["languages"]
     assert set(languages) == set(splits["train"]) == {"sw", "br", "zh-Hant", "sr-Latn"}
     for language, tally in languages.items():
-        found = list(training_texts(cache, language))
+        texts = list(training_texts(cache, language))
         tag = Vocabulary(cache / "source.model").tag_id(language)
-        assert {first for first, _, _ in found} == {tag}
+        assert {first for first, _, _ in texts} == {tag}
         pairs = {(pair.source, pair.english) for pair in splits["train"][language]}
-        packed = {(source, target) for _, source, target in found}
-        assert packed <= pairs and len(packed) == len(found) == tally["pairs"]
+        packed = {(source, target) for _, source, target in texts}
+        assert packed <= pairs and len(packed) == len(texts) == tally["pairs"]
         assert tally["dropped"] == len(pairs) - len(packed) >= 1
         assert "Far too long by any measure" in {english for _, english in pairs - packed}
 

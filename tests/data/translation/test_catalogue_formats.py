@@ -56,7 +56,7 @@ msgstr "Baada"
 
 
 def test_po_entries():
-    """Of a .po file the live, sure and translated entries come out, escapes resolved, and nothing else.
+    """The live, sure and translated entries of a .po file come out, escapes resolved, and nothing else.
 
     Left out are the header, fuzzy, untranslated and obsolete entries (whose fuzzy mark is not the next entry's);
     contexts are dropped, plural forms paired, lines of one string joined, with or without blank lines between entries.

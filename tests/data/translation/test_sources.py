@@ -42,12 +42,12 @@ def test_tagging_schema_paths_begin_with_the_language(tmp_path):
             "package/dist/translations/index.json": "not read",
         },
     )
-    found = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package) if entry[0] != "en"]
-    assert found == [("sw", "Road", "Barabara")]
+    entries = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package) if entry[0] != "en"]
+    assert entries == [("sw", "Road", "Barabara")]
 
 
 def test_contexts_are_stripped(tmp_path):
-    """What a game writes before a string to tell its uses apart is no part of the English, the rest of it is."""
+    """The context that a game writes before a string to tell its uses apart is no part of the English, the rest of it is."""
     for name, raw in (("freeciv-data", "?unit:Save ^ here"), ("wesnoth-1.16-data", "unit^Save ^ here")):
         mo = make_mo({"": "header", raw: "Hifadhi"}, "<")
         package = tarball(tmp_path / f"{name}.tgz", {"./usr/share/locale/sw/LC_MESSAGES/game.mo": mo})

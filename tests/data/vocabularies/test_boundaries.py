@@ -138,7 +138,7 @@ def test_a_damaged_statement_is_refused_in_one_line(pieces, tmp_path, name, cont
 
 
 def test_a_copy_of_a_vocabulary_ends_texts_as_its_folder_does(pieces, tmp_path):
-    """What the model's files say of ends goes with the vocabulary, into caches and releases; nothing else of them does."""
+    """The ends that the model's files name go with the vocabulary, into caches and releases; nothing else of these files does."""
     (tmp_path / "model").mkdir()
     folder = written(pieces, tmp_path / "model", config={"eos_token_id": [5, 7], "bos_token_id": 3, "hidden_size": 9})
     (tmp_path / "copy").mkdir()

@@ -1,4 +1,4 @@
-"""Which tokens of a conversation are learned, in the forms of chat template that families of released models have."""
+"""Tests of which tokens of a conversation are learned, in the forms of chat template that families of released models have."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -155,7 +155,7 @@ def test_answers_of_weight_0_are_not_learned(encoders, name):
 
 @pytest.mark.parametrize("name", FORMS)
 def test_a_pair_learns_its_answers_alone(encoders, name):
-    """Of preference pairs of several turns, what the assistant said in the prompt is not learned, and the answers are."""
+    """The answers of preference pairs of several turns are learned, and what the assistant said in the prompt is not."""
     record = {"prompt": TALK[:3], "chosen": TALK[3:], "rejected": turns("", "no")[1:]}
     chosen, rejected = (marks for _, marks in pair(record, encoders[name]))
     ids = encoders[name].conversation(TALK)[0]

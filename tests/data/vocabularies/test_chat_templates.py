@@ -20,7 +20,7 @@ TEMPLATES, CONVERSATIONS, EXPECTED = (
 @pytest.fixture(scope="module")
 def encoders(tmp_path_factory) -> dict[str, ChatEncoder]:
     """The fixture's vocabulary with each of its templates: one as a file, one as a field of tokenizer_config.json."""
-    found = {}
+    by_template = {}
     for name, template in TEMPLATES.items():
         folder = tmp_path_factory.mktemp(name)
         files.copy(FIXTURE, folder)
@@ -29,8 +29,8 @@ def encoders(tmp_path_factory) -> dict[str, ChatEncoder]:
             (folder / files.CONFIG).write_text(json.dumps(config | {"chat_template": template}))
         else:
             (folder / files.TEMPLATE).write_text(template)
-        found[name] = ChatEncoder(folder)
-    return found
+        by_template[name] = ChatEncoder(folder)
+    return by_template
 
 
 @pytest.mark.parametrize("case", EXPECTED)

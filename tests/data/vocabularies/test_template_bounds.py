@@ -259,7 +259,7 @@ def test_a_template_that_is_no_file_is_refused(tmp_path, make, part):
     ids=str,
 )
 def test_a_template_of_another_type_is_refused(tmp_path, fields):
-    """What tokenizer_config.json has in place of a template is none."""
+    """A value of another type in tokenizer_config.json in place of a template is no template."""
     config = write_vocabulary(tmp_path, None) / files.CONFIG
     config.write_text(json.dumps(json.loads(config.read_text()) | fields))
     with pytest.raises(UserError, match="no chat template"):

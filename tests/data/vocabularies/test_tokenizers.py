@@ -60,7 +60,7 @@ def test_released_wordpiece(tmp_path):
 
 
 def test_special_tokens_are_not_found_in_text(bpe, wordpiece):
-    """What looks like a special token in a text is text."""
+    """Text that looks like a special token is text."""
     assert not set(bpe.encode(TRICKY)) & set(bpe.special_ids)
     assert not set(wordpiece.encode(TRICKY)) & {wordpiece.mask_id, wordpiece.cls_id}
 

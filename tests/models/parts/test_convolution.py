@@ -60,10 +60,10 @@ def compared(f: Apply, shape: tuple[int, ...], filters: tuple[int, ...], scope: 
     return float(max(far)), collectives(parsing.parse(compiled.as_text() or ""), dict(scope.mesh.shape))
 
 
-def sent(found: list[Collective]) -> int:
+def sent(transfers: list[Collective]) -> int:
     """Bytes that a device sends in all permutes; nothing is gathered or exchanged otherwise."""
-    assert {c.kind for c in found} <= {"collective-permute", "all-reduce"}, Counter(c.kind for c in found)
-    return sum(c.bytes for c in found if c.kind == "collective-permute")
+    assert {c.kind for c in transfers} <= {"collective-permute", "all-reduce"}, Counter(c.kind for c in transfers)
+    return sum(c.bytes for c in transfers if c.kind == "collective-permute")
 
 
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -78,19 +78,19 @@ def test_any_size_dilation_and_grid_is_that_of_one_device(grid, part, dilation, 
     """Images of 1 to 5 rows and columns a shard, dilations up to many times the image; nothing is gathered, and no tap is sent
     more than a shard's rows and columns, forward and backward."""
     (rows, columns), (h, w), (inputs, outputs) = grid, part, channels
-    found = compared(
+    result = compared(
         lambda x, f, scope: convolution.convolve(x, f, scope, dilation=dilation),
         (2, rows * h, columns * w, inputs),
         (*filters, *channels),
         cut(*grid),
     )
-    assert found[0] < 1e-9
+    assert result[0] < 1e-9
     shard = 2 * h * w * 8
     # Of the columns' taps inputs are sent, and back their gradients or those of outputs; of the rows' taps inputs (of all
     # columns' taps) or outputs, and gradients back.
     across = (filters[1] - 1) * (inputs + max(inputs, outputs))
     down = 2 * (filters[0] - 1) * max(outputs, filters[1] * inputs)
-    assert sent(found[1]) <= shard * (across + down)
+    assert sent(result[1]) <= shard * (across + down)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
@@ -99,13 +99,13 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     is gathered."""
     bytes_of = {}
     for dilation in (1, 2, 4, 8, 16, 32, 64):
-        _, found = compared(
+        _, transfers = compared(
             lambda x, f, scope, d=dilation: convolution.convolve(x, f, scope, dilation=d),
             (1, 32, 32, 2),
             (3, 3, 2, 2),
             cut(*grid),
         )
-        bytes_of[dilation] = sent(found)
+        bytes_of[dilation] = sent(transfers)
     assert bytes_of[64] == 0 and bytes_of[1] < bytes_of[4] <= bytes_of[16]
     part = 32 * 32 * 2 * 8 // math.prod(grid)
     ways = sum(2 for n in grid if n > 1)
@@ -122,28 +122,28 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
 def test_strides_keep_the_cut(grid, stride):
     """Every n-th row and column of the result stays where it is computed, whatever the number of channels."""
     for filters in ((3, 3, 2, 5), (3, 3, 5, 2)):
-        far, found = compared(
+        far, transfers = compared(
             lambda x, f, scope: convolution.convolve(x, f, scope, stride=stride), (1, 32, 32, filters[2]), filters, cut(*grid)
         )
         assert far < 1e-9
-        sent(found)
+        sent(transfers)
 
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("grow", [convolution.upsampled, convolution.depth_to_space])
 def test_upsampling_sends_nothing(grid, grow):
     """Both kinds of it keep the cut."""
-    far, found = compared(lambda x, f, scope: grow(x * f, 2, scope), (1, 16, 16, 8), (8,), cut(*grid))
-    assert far < 1e-9 and sent(found) == 0
+    far, transfers = compared(lambda x, f, scope: grow(x * f, 2, scope), (1, 16, 16, 8), (8,), cut(*grid))
+    assert far < 1e-9 and sent(transfers) == 0
 
 
 @pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("kept", [8, 16, 24, 32])
 def test_the_centre_is_spread_over_all_devices(grid, kept):
     """Without gathering it: a device sends at most what a shard keeps, once for each place that it may go to."""
-    far, found = compared(lambda x, f, scope: convolution.centre(x * f, kept, kept, scope), (1, 32, 32, 4), (4,), cut(*grid))
+    far, transfers = compared(lambda x, f, scope: convolution.centre(x * f, kept, kept, scope), (1, 32, 32, 4), (4,), cut(*grid))
     assert far < 1e-9
-    sent(found)
+    sent(transfers)
 
 
 def test_upsampling_and_depth_to_space_are_what_they_say():

@@ -67,7 +67,7 @@ def test_a_first_step_that_was_made_before_is_not_made_again():
 
 
 def test_draws_have_the_models_frequencies():
-    """Of 4000 first tokens the shares are the probabilities, within four standard errors; another seed draws others."""
+    """The shares of 4000 first tokens are the probabilities, within four standard errors; another seed draws others."""
     tokens = np.asarray(draw(samples=4000, steps=1)[0])[0, :, 0]
     shares = np.bincount(tokens, minlength=4) / 4000
     assert_allclose(shares, [0.1, 0.6, 0.2, 0.1], atol=4 * 0.5 / np.sqrt(4000))

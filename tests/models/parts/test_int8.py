@@ -103,8 +103,8 @@ def operands(jaxpr: Any) -> Iterator[str]:
 def test_all_matrices_of_layers_are_multiplied_in_8_bits_and_nothing_else_is():
     """A layer has seven (attention's four, three of a gated network), each with three products in a step; the logits, and two
     products inside attention, are of floating point."""
-    found = Counter(operands(loss(tiny("gpt.quickstart", quantization="int8"), gradient=True)))
-    assert found == {"int8 int8": 3 * 7, "float32 float32": 3 * 3}
+    products = Counter(operands(loss(tiny("gpt.quickstart", quantization="int8"), gradient=True)))
+    assert products == {"int8 int8": 3 * 7, "float32 float32": 3 * 3}
 
 
 def test_the_mathematics_needs_the_same_flops():

@@ -33,7 +33,7 @@ def test_dropout_keeps_the_mean(rate):
 
 
 def test_draws_of_dropout_are_independent():
-    """Of 1024 rows of 512: places, rows, and pairs of either at any of these distances differ from independent draws by no
+    """Places and rows of 1024 rows of 512, and pairs of either at any of these distances, differ from independent draws by no
     more than chance, in whose standard deviations all figures are."""
     rate = 26 / 256
     kept = np.asarray(dropout(jnp.ones((1024, 512)), rate, jax.random.key(1)) != 0, float)

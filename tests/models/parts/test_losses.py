@@ -26,8 +26,8 @@ def test_cross_entropy_and_its_gradient(float64, smoothing):
     labels = jax.random.randint(k2, (3, 4), 0, 11)
     grads = tuple(jax.random.normal(k3, (2, 3, 4)))
     want, pull = jax.vjp(lambda x: by_definition(x, labels, smoothing), logits)
-    found, own_pull = jax.vjp(lambda x: cross_entropy(x, labels, smoothing), logits)
-    for a, b in zip(found, want, strict=True):
+    loss, own_pull = jax.vjp(lambda x: cross_entropy(x, labels, smoothing), logits)
+    for a, b in zip(loss, want, strict=True):
         assert_allclose(a, b, rtol=1e-12)
     assert_allclose(own_pull(grads)[0], pull(grads)[0], rtol=0, atol=1e-12)
 

@@ -102,8 +102,8 @@ def test_importance_and_load_are_squared_coefficients_of_variation(float64):
         importance += mask[group].sum() * (importances.std() / importances.mean()) ** 2
         load += mask[group].sum() * (loads.std() / loads.mean()) ** 2
     assert_allclose(moe.importance_loss(jnp.asarray(probs), jnp.asarray(mask)), importance, rtol=1e-9)
-    found = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
-    assert_allclose(found, load, rtol=1e-6)
+    loss = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
+    assert_allclose(loss, load, rtol=1e-6)
 
 
 def test_balanced_experts_have_no_importance_loss():
@@ -156,7 +156,7 @@ def test_top1_takes_the_best_with_its_probability():
 
 
 def test_experts_choose_their_best_tokens():
-    """Of four tokens each expert takes two, best first and the earlier of equals; one token gets both, one gets none."""
+    """Each expert takes two of four tokens, best first and the earlier of equals; one token gets both, one gets none."""
     routing = moe.expert_choice(probs([9, 1], [5, 5], [6, 4], [5, 5]), ALL, 2)
     assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [1, 3]])
     assert_allclose(routing.gate_GN[0].reshape(2, 2), [[0.9, 0.6], [0.5, 0.5]], rtol=1e-6)
@@ -205,9 +205,9 @@ def test_padding_is_never_routed_and_never_counts(router, load):
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
     alone = moe.route(router, gates[:, ::2], ALL[:, :2], 4 if router.choices else 2)
     assert_allclose(moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
-    found, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), found, want)
-    assert_allclose(found["load"].value, load, rtol=1e-6)
+    counts, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), counts, want)
+    assert_allclose(counts["load"].value, load, rtol=1e-6)
 
 
 def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
@@ -256,20 +256,20 @@ def algorithm_1(gates_SE: np.ndarray, capacity: int, random_S: np.ndarray, secon
 
 @pytest.mark.parametrize("second_slot", ["always", "if_dispatched"])
 def test_top2_is_algorithm_1(second_slot):
-    """Which tokens get which experts with which weights is what the paper's listing says; there a second choice that is dropped
+    """Tokens get the experts and the weights that the paper's listing says; there a second choice that is dropped
     at random still takes a slot, and with "if_dispatched" that line is left out. Slots have no gaps either way."""
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
     gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
     routing = moe.route(Top2(second_slot=second_slot), gates, jnp.ones((groups, size), bool), slots, key)
-    found = np.zeros((groups, size, experts))
+    combine = np.zeros((groups, size, experts))
     kept = np.asarray(routing.dispatch_mask_GN)
-    found[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
+    combine[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
     random = np.asarray(moe.uniform(key, (groups, size)))
     want, other = (
         np.stack([algorithm_1(np.asarray(g), slots, r, way) for g, r in zip(gates, random, strict=True)])
         for way in (second_slot, {"always": "if_dispatched", "if_dispatched": "always"}[second_slot])
     )
-    assert_allclose(found, want, rtol=1e-6)
+    assert_allclose(combine, want, rtol=1e-6)
     assert (want != other).any(axis=(1, 2)).sum() > 5
     for g in range(groups):
         for e in range(experts):
@@ -305,7 +305,7 @@ GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
 
 
 def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
-    """What a mixture is: every kept assignment's gated feed-forward network, one after the other."""
+    """Computes a mixture by its definition: every kept assignment's gated feed-forward network, one after the other."""
     y = np.zeros_like(x)
     for g, n in zip(*np.nonzero(routing.dispatch_mask_GN), strict=True):
         token, e = routing.token_GN[g, n], routing.expert_GN[g, n]
@@ -315,7 +315,7 @@ def one_by_one(x, routing: moe.Routing, wg, wi, wo, bg, bi, bo) -> np.ndarray:
 
 
 def test_larger_gates_are_served_first_where_they_have_priority():
-    """Of four tokens that want expert 0, with two slots: by place the first two are served, by priority those with gates of .9
+    """Four tokens want expert 0, which has two slots: by place the first two are served, by priority those with gates of .9
     and .8 (V-MoE, section 4.1)."""
     gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
     kept = {
@@ -410,12 +410,12 @@ def test_dispatches_agree(router, slots, float64):
             for how in (*dispatch.BUFFERED, "ragged")
         }
 
-    found = all_ways(logits, x, *weights)
-    (_, (y, routing)), _ = found["einsum"]
+    results = all_ways(logits, x, *weights)
+    (_, (y, routing)), _ = results["einsum"]
     assert_allclose(y, one_by_one(*jax.device_get((x, routing, *weights))), rtol=1e-12, atol=1e-12)
     assert (routing.requested_GN.sum() > routing.dispatch_mask_GN.sum()) == (router != ExpertChoice() and slots < 32)
     for how in ("sort", "all_to_all", "ragged"):
-        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found[how], found["einsum"])
+        jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), results[how], results["einsum"])
 
 
 def test_dropless_is_any_capacity_that_drops_nothing():

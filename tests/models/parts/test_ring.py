@@ -82,8 +82,8 @@ def plain(variant: str):
     return run(Layout(name="one", mesh=(("all", 1),)), **VARIANTS[variant])
 
 
-def same(found, want) -> None:
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), found, want)
+def same(result, want) -> None:
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), result, want)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -120,7 +120,7 @@ def program(layout: Layout, length: int, size: int, mesh: bool = False) -> jax.s
 
 
 def test_zigzag_order_halves_the_work():
-    """Of the blocks of a causal ring the balanced one computes three quarters in the first step and half in every other: its
+    """The balanced causal ring computes three quarters of its blocks in the first step and half in every other: its
     compiled program, whose cost counts a loop's body once, has (3/4 + 1/2) / 2 of the FLOPs."""
     flops = {}
     for make in (context_ring, context_ring_balanced):

@@ -75,7 +75,7 @@ def test_longrope_chooses_by_the_example():
 
 
 def test_a_part_of_a_head_may_be_turned():
-    """Of a rotation of four dimensions the other two of a head stay as they are."""
+    """A rotation of four dimensions leaves the other two of a head as they are."""
     x = jnp.arange(1.0, 7.0).reshape(1, 1, 1, 6)
     turned = rotate(x, rotation(jnp.array([[2]]), 6, Rotary(base=BASE, dims=4)), ALONE)
     assert_allclose(turned[..., 4:], x[..., 4:])

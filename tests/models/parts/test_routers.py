@@ -79,7 +79,7 @@ def test_a_bias_changes_who_is_chosen_and_no_gate():
 
 
 def test_experts_are_of_the_groups_with_the_best_two():
-    """Of groups (.9 .1), (.6 .6), (.8 .0) the second and the first have the best sums of two: the .8 is out of reach."""
+    """The second and the first of groups (.9 .1), (.6 .6), (.8 .0) have the best sums of two: the .8 is out of reach."""
     scores = jnp.array([[[0.9, 0.1, 0.6, 0.6, 0.8, 0.0]]])
     assert_array_equal(moe.best_groups(scores, 3, 2)[0, 0], [True] * 4 + [False] * 2)
     router = TopK(choices=3, groups=ExpertGroups(count=3, chosen=2))
@@ -130,7 +130,7 @@ def test_the_gradient_of_the_bias_of_the_choice_is_the_load(float64):
 
 
 def test_the_bias_of_the_choice_balances_the_load():
-    """Of 8 experts, two a token, with scores that prefer some, the busiest serves 3 times its share; 400 steps of .01 against the
+    """The busiest of 8 experts, two a token, with scores that prefer some, serves 3 times its share; 400 steps of .01 against the
     signs of loads later, hardly more than its share."""
     rng = np.random.default_rng(0)
     skewed = rng.normal(size=(1, 512, 8)) + np.linspace(-1, 1, 8)

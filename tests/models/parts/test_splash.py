@@ -76,8 +76,8 @@ def gradients(attend, variant: str, dtype: Any = jnp.float32):
 
         return jax.grad(total, argnums=(0, 1, 2), has_aux=True)(q, k, v)
 
-    found, y = of(*inputs(**fields, dtype=dtype))
-    return jax.tree.map(lambda x: np.asarray(x, np.float32), (y, *found))
+    grads, y = of(*inputs(**fields, dtype=dtype))
+    return jax.tree.map(lambda x: np.asarray(x, np.float32), (y, *grads))
 
 
 @functools.cache
@@ -85,12 +85,12 @@ def wanted(variant: str):
     return gradients(plain, variant)
 
 
-def same(found, want, atol: float = 2e-5) -> None:
+def same(result, want, atol: float = 2e-5) -> None:
     """Equal but for the outputs of padding, which are finite."""
-    assert all(np.isfinite(x).all() for x in found)
+    assert all(np.isfinite(x).all() for x in result)
     real = SEGMENTS > 0
-    assert_allclose(found[0][real], want[0][real], rtol=0, atol=atol)
-    for a, b in zip(found[1:], want[1:], strict=True):
+    assert_allclose(result[0][real], want[0][real], rtol=0, atol=atol)
+    for a, b in zip(result[1:], want[1:], strict=True):
         assert_allclose(a, b, rtol=0, atol=atol)
 
 
@@ -102,11 +102,11 @@ def test_the_kernel_is_plain_attention(variant):
 
 def test_the_kernel_is_plain_attention_in_half_precision():
     """In bfloat16 it differs from single precision by no more than plain code does, give or take a rounding."""
-    found = gradients(functools.partial(splash.attend, scope=component(ONE)), "grouped", jnp.bfloat16)
-    same(found, wanted("grouped"), atol=0.1)
+    result = gradients(functools.partial(splash.attend, scope=component(ONE)), "grouped", jnp.bfloat16)
+    same(result, wanted("grouped"), atol=0.1)
     errors = [
         [np.abs(a - b)[SEGMENTS > 0].mean() for a, b in zip(tensors, wanted("grouped"), strict=True) if a.shape[1] == L]
-        for tensors in (found, gradients(plain, "grouped", jnp.bfloat16))
+        for tensors in (result, gradients(plain, "grouped", jnp.bfloat16))
     ]
     assert np.all(np.array(errors[0]) < 1.1 * np.array(errors[1]))
 

@@ -62,7 +62,7 @@ def test_an_encoder_sees_the_whole_example(name, float64):
 
 @pytest.mark.parametrize("name", GPT + BERT)
 def test_padding_does_not_matter(name, float64):
-    """What stands in padding changes no output of a real token, and no loss."""
+    """Ids in padding change no output of a real token, and no loss."""
     model, batch = model_of(name), batch_of([7], [12])
     other = batch | {"tokens": np.where(batch["segments"] == 0, 9, batch["tokens"]).astype(np.int32)}
     real = batch["segments"] > 0
@@ -187,8 +187,8 @@ def test_a_cap_bounds_logits(float64):
     """Output logits of the 200B encoder stay within 30 however large the vectors."""
     model, batch = model_of("bert.mlperf_200b"), batch_of([12])
     huge = jax.tree.map(lambda x: x * 100, model)
-    found = jax.jit(lambda m, b: m(b))(huge, batch | {"slots": np.array([[0, 3]])})
-    assert 20 < float(jnp.abs(found).max()) <= 30
+    logits = jax.jit(lambda m, b: m(b))(huge, batch | {"slots": np.array([[0, 3]])})
+    assert 20 < float(jnp.abs(logits).max()) <= 30
 
 
 def test_bad_sizes_are_refused_by_name():

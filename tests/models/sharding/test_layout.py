@@ -127,12 +127,12 @@ def test_every_parameter_knows_its_component(m4):
 
 
 def test_no_model_file_names_a_mesh_axis():
-    """Which axes a mesh has is known to layouts alone: no other file under models/ has the name of one."""
-    found = {}
+    """Layouts alone know which axes a mesh has: no other file under models/ has the name of one."""
+    axes = {}
     for family in ("bert", "gpt", "gshard_m4"):
         made = importlib.import_module(f"models.{family}.layouts").LAYOUTS
-        found |= {axis: name for name, make in made.items() for axis, _ in make(*(1,) * len(make.axes)).mesh}
-    names = found.keys() - AXES.keys()  # "expert" is also what a model calls its experts
+        axes |= {axis: name for name, make in made.items() for axis, _ in make(*(1,) * len(make.axes)).mesh}
+    names = axes.keys() - AXES.keys()  # "expert" is also what a model calls its experts
     assert names == {"data", "model", "stage"}
     files = [path for path in ROOT.glob("models/**/*.py") if not path.name.endswith("layouts.py")]
     assert len(files) > 20

@@ -11,7 +11,7 @@ from trainers.plan import fresh_state, make_plan
 
 
 def test_initial_values_are_normal_and_of_the_layer_s_scale(real_draws):
-    """Of 200,000 draws: mean and standard deviation within five standard errors, and 4.55 % beyond two standard deviations."""
+    """Mean and standard deviation of 200,000 draws are within five standard errors, and 4.55 % are beyond two deviations."""
     x = np.asarray(normal(0.02)(jax.random.key(3), (400, 500), jnp.float32)) / 0.02
     assert abs(x.mean()) < 5 / x.size**0.5
     assert abs(x.std() - 1) < 5 / (2 * x.size) ** 0.5

@@ -11,7 +11,7 @@ CASES = [(2, 1, 3), (4, 1, 8), (4, 1, 2), (3, 2, 6), (4, 3, 8), (8, 2, 64)]
 
 def done(s: Schedule) -> tuple[dict, dict]:
     """({(stage, chunk, microbatch): tick} of forward passes, the same of backward passes)."""
-    found = []
+    passes = []
     for of in (s.forward, s.backward):
         ticks = {}
         for t in range(s.ticks + s.lead):
@@ -20,8 +20,8 @@ def done(s: Schedule) -> tuple[dict, dict]:
                 if active:
                     assert (stage, chunk, microbatch) not in ticks
                     ticks[stage, chunk, microbatch] = t
-        found.append(ticks)
-    return found[0], found[1]
+        passes.append(ticks)
+    return passes[0], passes[1]
 
 
 def test_a_timeline_by_hand():

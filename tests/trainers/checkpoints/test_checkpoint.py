@@ -1,4 +1,4 @@
-"""Which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
+"""Tests of which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
 
 import dataclasses
 import errno
@@ -188,10 +188,10 @@ def restored(workdir: Path, p: Plan, fingerprint: str = "fingerprint") -> tuple[
     """(the step that a run would go on from, what it says)."""
     said = []
     checkpoints = open_checkpoints(workdir, p, said.append)
-    found = checkpoints.restore(p, fingerprint)
+    result = checkpoints.restore(p, fingerprint)
     checkpoints.close()
-    assert found is not None
-    return int(found.step), "\n".join(said)
+    assert result is not None
+    return int(result.step), "\n".join(said)
 
 
 def copy_with_meta(saved: Path, to: Path, change) -> Path:
@@ -257,7 +257,7 @@ def test_sound_checkpoints_of_other_data_are_refused(saved, tmp_path, p):
 
 
 def test_fields_that_came_and_went_are_differences_not_damage(saved, tmp_path, p):
-    """Of an experiment of another version, with a model's field that is gone and without training fields that came later, a line
+    """Where an experiment of another version has a model's field that is gone and lacks training fields that came later, a line
     names the first; nothing is moved, and no default is taken for a difference."""
 
     def older(meta: dict) -> None:
@@ -316,8 +316,8 @@ def test_an_error_of_tensorstore_below_another_is_recognised(saved, tmp_path, p,
         error.__cause__ = ValueError(text)
         with monkeypatch.context() as patch:
             patch.setattr(checkpoint.Manager, "restore", raises(error))
-            found = checkpoint.read(checkpoint.folder_of(saved), 2, p, "fingerprint")
-        assert isinstance(found, kind)
+            result = checkpoint.read(checkpoint.folder_of(saved), 2, p, "fingerprint")
+        assert isinstance(result, kind)
 
 
 @pytest.mark.parametrize("place", ["_mismatches", "_other_shapes", "to_tree"])

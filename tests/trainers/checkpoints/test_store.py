@@ -73,21 +73,21 @@ def server(tmp_path_factory) -> Iterator[Server]:
     from etils.epath import gpath
     from fsspec import config
 
-    found = Server(tmp_path_factory.mktemp("store"))
+    store = Server(tmp_path_factory.mktemp("store"))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {
             "EPATH_USE_TF": "false",
-            "STORAGE_EMULATOR_HOST": found.url,
-            "TENSORSTORE_GCS_HTTP_URL": found.url,
+            "STORAGE_EMULATOR_HOST": store.url,
+            "TENSORSTORE_GCS_HTTP_URL": store.url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }.items():
             patch.setenv(name, value)
         for protocol in ("gs", "gcs"):
-            patch.setitem(config.conf, protocol, {"token": "anon", "endpoint_url": found.url})
+            patch.setitem(config.conf, protocol, {"token": "anon", "endpoint_url": store.url})
         gpath._is_tf_installed.cache_clear()  # TensorFlow's files do not know the emulator
-        yield found
-    found.stop()
+        yield store
+    store.stop()
     gpath._is_tf_installed.cache_clear()
 
 
@@ -122,9 +122,9 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     assert run(with_train(remote, steps=16), tmp_path / "remote") == trainer.DONE
     assert "starting at step 12 from a checkpoint" in capsys.readouterr().out
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
-    found, wanted = (checkpoint.read_params(tmp_path / name)[2] for name in ("remote", "local"))
+    params, wanted = (checkpoint.read_params(tmp_path / name)[2] for name in ("remote", "local"))
     for name, array in wanted.items():
-        np.testing.assert_array_equal(np.asarray(found[name]), np.asarray(array))
+        np.testing.assert_array_equal(np.asarray(params[name]), np.asarray(array))
 
 
 def test_a_run_whose_store_is_gone_ends_with_its_code(small, tmp_path, server, monkeypatch):

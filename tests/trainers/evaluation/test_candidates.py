@@ -54,8 +54,8 @@ def test_likelihoods_are_those_of_the_whole_text(data, e):
     params, folder = fresh_state(plan).params, data / "caches" / "toy"
     evaluator = CandidatesEvaluator(plan.model, e, folder, folder)
     ranks = evaluator.sets[1]
-    prompt, candidates, found = ranks.prompts[0], ranks.candidates[0], evaluator.log_probabilities(params, ranks)[0]
-    for ids, logp in zip(candidates, found, strict=True):
+    prompt, candidates, scores = ranks.prompts[0], ranks.candidates[0], evaluator.log_probabilities(params, ranks)[0]
+    for ids, logp in zip(candidates, scores, strict=True):
         whole = np.array([*prompt, *ids])
         batch = {"tokens": whole, "segments": np.ones_like(whole), "positions": np.arange(len(whole))}
         logits = with_params(plan.model, params)({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0]

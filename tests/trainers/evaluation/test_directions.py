@@ -1,4 +1,4 @@
-"""Which way metrics are better."""
+"""Tests of which way metrics are better."""
 
 import numpy as np
 import pytest

@@ -80,12 +80,12 @@ def test_pictures_are_classified(e, root, tmp_path, monkeypatch, capsys):
         return capsys.readouterr().out.splitlines()
 
     for folder in (tmp_path / "run", tmp_path / "release"):
-        found = [json.loads(line) for line in printed(folder, "--file", tmp_path / "files.jsonl")]
-        right = [a["label"] == b["label"] for a, b in zip(found, lines, strict=True)]
+        answers = [json.loads(line) for line in printed(folder, "--file", tmp_path / "files.jsonl")]
+        right = [a["label"] == b["label"] for a, b in zip(answers, lines, strict=True)]
         scores = [line for line in metrics.read(tmp_path / "run") if "eval/accuracy" in line][-1]
         assert sum(right) / len(right) > 0.8 and scores["eval/accuracy"] > 0.8
         first, second, third = printed(folder, files[0])
-        assert first == f"{found[0]['probability']:.2f}  {found[0]['label']:14}  {files[0]}"
+        assert first == f"{answers[0]['probability']:.2f}  {answers[0]['label']:14}  {files[0]}"
         assert {line.split()[1] for line in (first, second, third)} == {"left", "middle", "right"}
         assert float(first[:4]) >= float(second[:4]) >= float(third[:4])
         assert len(printed(folder, *files[:3], "--top", "2")) == 6

@@ -95,7 +95,7 @@ def e(data, monkeypatch) -> Experiment:
 
 
 def command(script, monkeypatch, capsys, *arguments: object) -> str:
-    """What a command prints."""
+    """Returns what a command prints."""
     monkeypatch.setattr(sys, "argv", ["command", *map(str, arguments)])
     assert not script.main()
     return capsys.readouterr().out

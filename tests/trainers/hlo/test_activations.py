@@ -18,7 +18,7 @@ from trainers.pods.bound import Work
 
 
 def test_a_name_has_the_form_whose_axes_are_as_long():
-    """Of 4 heads, 2 of them for keys and values, "attention_in" is both, each with the axes of its own heads."""
+    """The name "attention_in" is that of 4 heads and of 2 for keys and values, each with the axes of its own heads."""
     e = registry.tiny(registry.load("gpt.quickstart"))
     e = dataclasses.replace(e, model=changed(e.model, {"attention.heads": 4, "attention.kv_heads": 2}))
     forms = {a.shape[2]: a.axes for a in activations(e) if a.name == "attention_in"}
@@ -41,7 +41,7 @@ def test_all_that_is_named_is_in_the_familys_table():
 
 
 def test_stacks_are_kept_as_their_own_policy_says():
-    """Of an encoder that is recomputed under a decoder that keeps all, the encoder's input alone is kept."""
+    """The input alone is kept of an encoder that is recomputed under a decoder that keeps all."""
     e = registry.tiny(registry.load("gshard_m4.quickstart"))
     mixed = dataclasses.replace(e, execution=dataclasses.replace(e.execution, remat_of=(("encoder", "full"),)))
     assert {a.component for a in activations(mixed)} == {"encoder", "decoder"}

@@ -30,8 +30,8 @@ def program(*lines: str, before: str = "") -> Program:
 
 def collective(text: str, **kwargs) -> Collective:
     """The one collective of a program of one line."""
-    (found,) = collectives(program(f"ROOT %c = f32[8,4]{{1,0}} {text}"), MESH, **kwargs)
-    return found
+    (result,) = collectives(program(f"ROOT %c = f32[8,4]{{1,0}} {text}"), MESH, **kwargs)
+    return result
 
 
 def instruction(p: Program, name: str) -> Instruction:
@@ -75,8 +75,8 @@ def test_functions_are_read_from_the_inside_out():
         return 2 * inner(x)
 
     p = parse(jax.jit(outer).lower(jnp.ones(3)).compile().as_text() or "")
-    found = next(list(p.frames(site.instruction)) for site in walk(p) if site.instruction.opcode == "sine")
-    mine = [function.rpartition(".")[2] for file, function in found if Path(file).name == Path(__file__).name]
+    frames = next(list(p.frames(site.instruction)) for site in walk(p) if site.instruction.opcode == "sine")
+    mine = [function.rpartition(".")[2] for file, function in frames if Path(file).name == Path(__file__).name]
     assert mine == ["inner", "outer", "test_functions_are_read_from_the_inside_out"]
     assert list(p.frames(Instruction("x", "add", "f32[3]", "", "", False))) == []
 
@@ -107,8 +107,8 @@ def test_newlines_inside_an_instruction_end_nothing():
     assert [i.opcode for i in body.instructions[-4:]] == ["custom-call", "get-tuple-element", "all-to-all", "tuple"]
     assert body["kernel.2"].attributes["custom_call_target"] == '"tpu_custom_call"'
     assert body["kernel.2"].op_name == "jit(f)/while/body/pallas_call"
-    (found,) = collectives(p, MESH)
-    assert (found.name, found.times, found.bytes) == ("all-to-all.1", 3, 2 * 8 * 2)
+    (result,) = collectives(p, MESH)
+    assert (result.name, result.times, result.bytes) == ("all-to-all.1", 3, 2 * 8 * 2)
 
 
 @pytest.mark.parametrize(
@@ -136,9 +136,9 @@ def test_loops_nest_and_multiply():
     p = fixture("loops")
     outer, inner = Loop("while.outer", "jit(f)/outer", 3), Loop("while.inner", "jit(f)/outer/inner", 4)
     assert loops(p) == [(outer,), (outer, inner)]
-    found = {c.kind: c for c in collectives(p, MESH)}
-    assert found["collective-permute"].times == 3 and found["collective-permute"].loops == (outer,)
-    assert found["all-reduce"].times == 12 and found["all-reduce"].loops == (outer, inner)
+    by_kind = {c.kind: c for c in collectives(p, MESH)}
+    assert by_kind["collective-permute"].times == 3 and by_kind["collective-permute"].loops == (outer,)
+    assert by_kind["all-reduce"].times == 12 and by_kind["all-reduce"].loops == (outer, inner)
 
 
 LOOP = """
@@ -192,18 +192,18 @@ def loop(first: int, step: int, direction: str, bound: str, *, swapped: bool = F
 )
 def test_trip_counts(first, step, direction, bound, trips):
     """A loop runs for first, first + step, ... until the comparison fails; one that would never end is not counted."""
-    ((found,),) = loops(loop(first, step, direction, f"constant({bound})"))
-    assert found.trips == trips
+    ((result,),) = loops(loop(first, step, direction, f"constant({bound})"))
+    assert result.trips == trips
     flipped = direction.translate(str.maketrans("LG", "GL"))
-    ((found,),) = loops(loop(first, step, flipped, f"constant({bound})", swapped=True))
-    assert found.trips == trips
+    ((result,),) = loops(loop(first, step, flipped, f"constant({bound})", swapped=True))
+    assert result.trips == trips
 
 
 def test_what_the_compiler_noted_is_believed():
     """A known_trip_count in the backend_config is taken as it is."""
     noted = ', backend_config={"known_init_step":{"init":"0","step":"1"},"known_trip_count":{"n":"7"}}'
-    ((found,),) = loops(loop(0, 1, "LT", "parameter(1)", noted=noted))
-    assert found.trips == 7
+    ((result,),) = loops(loop(0, 1, "LT", "parameter(1)", noted=noted))
+    assert result.trips == 7
 
 
 def test_an_unknown_trip_count_is_an_error_or_none():
@@ -217,9 +217,9 @@ def test_an_unknown_trip_count_is_an_error_or_none():
     assert loops(p) == [(Loop("w", "a/b", None),)]
     with pytest.raises(HloError, match=r"loop %w \(a/b\)"):
         collectives(p, MESH)
-    (found,) = collectives(p, MESH, strict=False)
-    assert found.times is None and found.bytes == 128
-    (row,) = summary([found])
+    (result,) = collectives(p, MESH, strict=False)
+    assert result.times is None and result.bytes == 128
+    (row,) = summary([result])
     assert row["times"] is None and row["bytes"] is None and row["in_loop"]
     assert table([row])[1].split()[:7] == ["-", "all-reduce", "data*model", "in", "loops", "1", "?"]
 
@@ -251,9 +251,9 @@ def test_an_unknown_trip_count_is_an_error_or_none():
 )
 def test_replica_groups(text, expected, axes):
     """Each of XLA's syntaxes gives the same groups of devices, and the mesh axes that they lie along."""
-    found = collective(f"all-reduce(%x), channel_id=1, replica_groups={text}, use_global_device_ids=true, to_apply=%add")
-    assert found.groups == expected and found.axes == axes
-    assert found.size == len(expected[0])
+    result = collective(f"all-reduce(%x), channel_id=1, replica_groups={text}, use_global_device_ids=true, to_apply=%add")
+    assert result.groups == expected and result.axes == axes
+    assert result.size == len(expected[0])
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_replica_groups(text, expected, axes):
 )
 def test_permutes(pairs, axes):
     """A permute goes along the axes in which some target differs from its source."""
-    found = collective(f"collective-permute(%x), channel_id=1, source_target_pairs={pairs}")
-    assert found.axes == axes and found.size == 2 and found.bytes == 128
-    assert found.groups[0] == tuple(int(n) for n in pairs[2:5].split(","))
+    result = collective(f"collective-permute(%x), channel_id=1, source_target_pairs={pairs}")
+    assert result.axes == axes and result.size == 2 and result.bytes == 128
+    assert result.groups[0] == tuple(int(n) for n in pairs[2:5].split(","))
 
 
 def test_what_cannot_be_read_is_refused():
@@ -299,9 +299,9 @@ def test_what_cannot_be_read_is_refused():
 )
 def test_bytes_are_those_of_the_larger_side(text, shapes, size):
     """A gather counts what it gathers, every other collective what it takes, each on one device."""
-    found = collective(text)
-    assert [str(shape) for shape in found.shapes] == shapes and found.bytes == size
-    assert found.kind == text.partition("(")[0] and found.times == 1 and found.loops == ()
+    result = collective(text)
+    assert [str(shape) for shape in result.shapes] == shapes and result.bytes == size
+    assert result.kind == text.partition("(")[0] and result.times == 1 and result.loops == ()
 
 
 def test_asynchronous_collectives_count_once():
@@ -309,8 +309,8 @@ def test_asynchronous_collectives_count_once():
 
     A TPU's fusion that reduces and keeps a slice is a reduce-scatter.
     """
-    found = [(c.kind, c.name, c.axes, c.bytes, c.op_name) for c in collectives(fixture("async"), MESH)]
-    assert found == [
+    items = [(c.kind, c.name, c.axes, c.bytes, c.op_name) for c in collectives(fixture("async"), MESH)]
+    assert items == [
         ("all-gather", "all-gather-start", ("model",), 8 * 16 * 4, ""),
         ("collective-permute", "collective-permute-start", ("model",), 8 * 16 * 4, ""),
         ("all-to-all", "all-to-all-start", ("data",), 128, ""),
@@ -339,8 +339,8 @@ BRANCHES = """
 def test_a_branch_counts_as_its_parent(how):
     """A collective in one branch of a conditional is counted as if the branch were taken."""
     p = program("%p = pred[] constant(true)", f"ROOT %c = f32[8,4]{{1,0}} conditional(%p, %x, %x), {how}", before=BRANCHES)
-    (found,) = collectives(p, MESH)
-    assert (found.name, found.times, found.loops) == ("r", 1, ())
+    (result,) = collectives(p, MESH)
+    assert (result.name, result.times, result.loops) == ("r", 1, ())
 
 
 def test_a_computation_called_twice_counts_twice():
@@ -382,8 +382,8 @@ def compiled() -> str:
 
 def test_a_compiled_program(compiled):
     """Kinds, axes, groups, bytes, runs and origins of a compiled program's collectives are those that it was built with."""
-    found = collectives(parse(compiled), MESH)
-    assert [(c.kind, c.axes, c.size, c.bytes, c.times) for c in found] == [
+    results = collectives(parse(compiled), MESH)
+    assert [(c.kind, c.axes, c.size, c.bytes, c.times) for c in results] == [
         ("all-reduce", ("model",), 4, 256, 5),
         ("all-to-all", ("model",), 4, 256, 15),
         ("all-to-all", ("model",), 4, 256, 15),
@@ -391,8 +391,8 @@ def test_a_compiled_program(compiled):
         ("all-gather", ("data", "model"), 8, 2048, 1),
         ("reduce-scatter", ("data",), 2, 2048, 1),
     ]
-    assert [[each.trips for each in c.loops] for c in found[:3]] == [[5], [5, 3], [5, 3]]
-    assert found[3].op_name.endswith("shard_map/ppermute")
+    assert [[each.trips for each in c.loops] for c in results[:3]] == [[5], [5, 3], [5, 3]]
+    assert results[3].op_name.endswith("shard_map/ppermute")
 
 
 def test_summary_of_a_compiled_program(compiled):

@@ -110,7 +110,7 @@ def test_texts_are_emitted_as_they_grow(tiny):
 
 
 def test_a_model_of_few_positions_responds(tiny):
-    """Of 24 positions, half are left for the candidate."""
+    """Half of 24 positions are left for the candidate."""
     _, _, folder = tiny
     e = registry.tiny(registry.load("gpt.gpt2_124m"))
     plan = make_plan(
@@ -132,7 +132,7 @@ def rating(tmp_path_factory):
 
 @pytest.mark.slow
 def test_ratings_are_those_of_the_whole_text(rating):
-    """What the cache gives behind a candidate is what a pass over context, candidate and attribute gives."""
+    """The cache gives behind a candidate what a pass over context, candidate and attribute gives."""
     model, params, folder, task = rating
     candidates = Responder(model, CONFIG, folder, task)(params, ["the cat"])
     tokenizer, whole = Tokenizer(folder), with_params(model, params)

@@ -31,7 +31,7 @@ RULES = Rules(
 
 
 def allowed(*tokens: int) -> set[int]:
-    """What may come behind a prefix of one token and these, where words and timestamps are equally likely."""
+    """Returns the tokens that may come behind a prefix of one token and these, where words and timestamps are equally likely."""
     ids = jnp.array([[[7, *tokens, *[0] * (8 - len(tokens))]]])
     logits = RULES(jnp.zeros((1, 1, 30)).at[..., :11].set(5.0), ids, jnp.array(1 + len(tokens)))
     return {int(i) for i in np.flatnonzero(np.asarray(logits)[0, 0] > NEVER / 2)}
@@ -56,7 +56,7 @@ def test_a_likelier_time_than_any_word_is_a_time():
 
 
 @pytest.mark.parametrize(
-    ("ids", "found", "following"),
+    ("ids", "pieces", "following"),
     [
         ([20, 1, 2, 23, 23, 4, 27, 27], [(0, 3, [1, 2]), (3, 7, [4])], 7),  # the rest is for the next window
         ([20, 1, 23, 23, 4, 27], [(0, 3, [1]), (3, 7, [4])], 30),  # nothing is said behind the last
@@ -66,10 +66,10 @@ def test_a_likelier_time_than_any_word_is_a_time():
         ([20, 20, 20], [(0, 0, []), (0, 0, [])], 1),  # never less than a second further
     ],
 )
-def test_segments_of_a_window(ids, found, following):
-    """What lies between two timestamps, and where the next window begins."""
+def test_segments_of_a_window(ids, pieces, following):
+    """A segment lies between two timestamps, and the last one says where the next window begins."""
     got = segments(ids, RULES, 30.0)
-    assert got == (found, following) or (ids == [20, 20, 20] and got[1] == 1)
+    assert got == (pieces, following) or (ids == [20, 20, 20] and got[1] == 1)
 
 
 @pytest.fixture(scope="module")
@@ -262,8 +262,8 @@ def test_released_whisper_writes_down_what_is_read(tmp_path, monkeypatch):
     assert isinstance(vocabulary, WhisperVocabulary)
     items = librivox(folder / PACKAGES["librivox"].packages[0].file)
     listen = Transcriber(served.model, vocabulary, Transcribe(timed=False, batch_size=5))
-    heard = listen.windows(served.params, [item.example.read() for item in items], [listen.prefix()] * len(items))
-    texts = [vocabulary.decode(h.ids) for h in heard]
+    results = listen.windows(served.params, [item.example.read() for item in items], [listen.prefix()] * len(items))
+    texts = [vocabulary.decode(h.ids) for h in results]
     said = [item.example.texts["transcribe"] for item in items]
     assert error_rates(said, texts)["wer"] <= 0.057, texts
     assert sum(len(text.split()) for text in said) == 71

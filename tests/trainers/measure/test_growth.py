@@ -74,7 +74,7 @@ def test_goals_follow_flops():
 def test_a_table_is_read_as_text_and_as_markdown():
     """A line a point, columns aligned, with the claim below; a report has both and says each curve once."""
     said: list[str] = []
-    found = growth.report([faked("batch", 1.0, 1.5), faked("layers", 1.0, 1.0, 1.05)], 7, said.append)
+    result = growth.report([faked("batch", 1.0, 1.5), faked("layers", 1.0, 1.0, 1.05)], 7, said.append)
     assert [text.splitlines() for text in said] == [
         [
             "| rows of 128 tokens | step, ms | tokens/s | ratio |",
@@ -94,11 +94,11 @@ def test_a_table_is_read_as_text_and_as_markdown():
             "layers 2 -> 8: 1.05x (goal: at most 1.1x, flat)",
         ],
     ]
-    assert list(found["curves"]) == ["batch", "layers"] and len(found["curves"]["layers"]["points"]) == 3
+    assert list(result["curves"]) == ["batch", "layers"] and len(result["curves"]["layers"]["points"]) == 3
 
 
 def test_sizes_beyond_the_devices_are_left_out():
-    """Of 4, 8 and 16 devices, eight of which are there, two points are measured."""
+    """Two points of 4, 8 and 16 devices are measured where there are eight."""
     curve = dataclasses.replace(faked("devices", 1.0, 1.0), sizes=(4, 8, 16))
     assert [p["size"] for p in growth.measure(curve, 7)] == [4, 8]
 

@@ -56,7 +56,7 @@ class Machine:
 
 
 class Output:
-    """What a device computes; there at a moment."""
+    """An array that a device computes; it is there at a moment."""
 
     def __init__(self, machine: Machine, ready: float):
         self.machine, self.ready = machine, ready
@@ -92,45 +92,45 @@ def measured(machine: Machine, step, batch=lambda number: number, steps: int = 8
 def test_a_step_takes_its_time(of):
     """Median, mean, tenth and ninetieth percentile are the step's time, and nothing stalls."""
     machine = Machine()
-    found = measured(machine, of(machine))
-    assert {found[f"step_s_{name}"] for name in ("median", "mean", "p10", "p90")} == {STEP}
-    assert found["input_stall_share"] == 0
+    figures = measured(machine, of(machine))
+    assert {figures[f"step_s_{name}"] for name in ("median", "mean", "p10", "p90")} == {STEP}
+    assert figures["input_stall_share"] == 0
 
 
 def test_input_beside_a_running_step_is_free():
     """Input that takes less than a step, on a device that computes meanwhile, lengthens nothing and is no stall."""
     machine = Machine()
-    found = measured(machine, machine.device(lambda n: SLOW), machine.after(STEP))
-    assert found["step_s_median"] == SLOW and found["input_stall_share"] == 0
+    figures = measured(machine, machine.device(lambda n: SLOW), machine.after(STEP))
+    assert figures["step_s_median"] == SLOW and figures["input_stall_share"] == 0
 
 
 def test_input_that_a_device_waits_for_is_a_stall():
     """Input that takes longer than a step is what a step takes; the stall is the rest that the step does not hide."""
     machine = Machine()
-    found = measured(machine, machine.device(), machine.after(SLOW))
-    assert found["step_s_median"] == SLOW and found["input_stall_share"] == pytest.approx(2 / 5)
+    figures = measured(machine, machine.device(), machine.after(SLOW))
+    assert figures["step_s_median"] == SLOW and figures["input_stall_share"] == pytest.approx(2 / 5)
 
 
 def test_input_that_nothing_hides_is_a_stall():
     """Where steps are done when they return, all of the input is waited for."""
     machine = Machine()
-    found = measured(machine, machine.host, machine.after(SLOW))
-    assert found["step_s_median"] == 8 and found["input_stall_share"] == pytest.approx(5 / 8)
+    figures = measured(machine, machine.host, machine.after(SLOW))
+    assert figures["step_s_median"] == 8 and figures["input_stall_share"] == pytest.approx(5 / 8)
 
 
 def test_slow_steps_show():
     """Every second step three times as slow: the percentiles are the two, the median and the mean lie between."""
     machine = Machine()
-    found = measured(machine, machine.device(lambda n: STEP * (3 if n % 2 else 1)), steps=10)
-    assert (found["step_s_p10"], found["step_s_median"], found["step_s_p90"]) == (STEP, 2 * STEP, 3 * STEP)
-    assert found["step_s_mean"] == 2 * STEP
+    figures = measured(machine, machine.device(lambda n: STEP * (3 if n % 2 else 1)), steps=10)
+    assert (figures["step_s_p10"], figures["step_s_median"], figures["step_s_p90"]) == (STEP, 2 * STEP, 3 * STEP)
+    assert figures["step_s_mean"] == 2 * STEP
 
 
 def test_the_warm_up_is_dropped():
     """First steps that are ten times as slow are in no number; the first window's own first step is the last of them."""
     machine = Machine()
-    found = measured(machine, machine.device(lambda n: 10 * STEP if n <= WARMUP else STEP))
-    assert found["step_s_p90"] == found["step_s_mean"] == STEP
+    figures = measured(machine, machine.device(lambda n: 10 * STEP if n <= WARMUP else STEP))
+    assert figures["step_s_p90"] == figures["step_s_mean"] == STEP
 
 
 def test_batches_come_in_order():
@@ -154,8 +154,8 @@ def test_two_by_turns():
 
     a, b = (meter_of(machine, noting(name, s), machine.after(0.0)) for name, s in (("a", STEP), ("b", SLOW)))
     measure([a, b], WINDOW + 2)
-    warm, window, rest = WARMUP + 1, WINDOW + 1, 3
-    assert "".join(order) == "a" * warm + "b" * warm + "a" * window + "b" * window + "a" * rest + "b" * rest
+    warm, window, last = WARMUP + 1, WINDOW + 1, 3
+    assert "".join(order) == "a" * warm + "b" * warm + "a" * window + "b" * window + "a" * last + "b" * last
     assert set(a.seconds) == {STEP} and set(b.seconds) == {SLOW}
     assert ratio(a, b) == pytest.approx({"median": 5 / 3, "p10": 5 / 3, "p90": 5 / 3})
 

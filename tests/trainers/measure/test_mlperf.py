@@ -172,8 +172,8 @@ def test_open_bert_passes_as_it_is(bert_log):
 
 def test_open_bert_takes_any_optimizer():
     """AdamW, which the closed rules refuse, has its own settings in the log."""
-    found = mlperf_rules.settings(registry.load("bert.quickstart"), mlperf_rules.BERT)
-    assert found["opt_name"] == "adamw" and found["opt_adamw_beta_1"] == 0.9
+    settings = mlperf_rules.settings(registry.load("bert.quickstart"), mlperf_rules.BERT)
+    assert settings["opt_name"] == "adamw" and settings["opt_adamw_beta_1"] == 0.9
 
 
 @pytest.mark.integration
@@ -286,10 +286,10 @@ def test_throughput_alone(tmp_path):
         assert value(events, "submission_benchmark") == "throughput"
     first = value(read(timed), "tracked_stats")
     assert first["throughput"] == pytest.approx(16 / 2, rel=1e-3) and first["reduced_train_loss"] == 4.5
-    found = mlperf_report.attempts(tmp_path / "logs")
-    a, b = (attempt.throughput for attempt in found)
+    attempts = mlperf_report.attempts(tmp_path / "logs")
+    a, b = (attempt.throughput for attempt in attempts)
     assert a == pytest.approx(32 / 3, rel=1e-3) and a and b  # what lies between the windows is not timed
-    assert f"{(a + b) / 2:.1f} rows/s, median of 2 attempts" in mlperf_report.table(found)
+    assert f"{(a + b) / 2:.1f} rows/s, median of 2 attempts" in mlperf_report.table(attempts)
     assert verdict(rewritten(timed, '"value": "throughput"', '"value": "bert"'))
     with pytest.raises(ConfigError, match="no window"):
         mlperf_log.throughput(e, Request(folder=tmp_path / "logs"), [])
@@ -348,19 +348,19 @@ def test_a_family_without_tokens_claims_no_benchmark_of_them():
 @pytest.mark.parametrize("name", registry.names())
 def test_every_experiment_has_settings(name):
     """Each schedule, optimizer and layout has words in MLPerf's terms."""
-    found = mlperf_rules.settings(registry.load(name), mlperf_rules.THROUGHPUT)
-    assert found["opt_base_learning_rate"] > 0 and found["opt_name"] in ("adafactor", "adamw", "lamb", "sgd")
-    assert isinstance(found["micro_batch_size"], int) and found["micro_batch_size"] >= 1
+    settings = mlperf_rules.settings(registry.load(name), mlperf_rules.THROUGHPUT)
+    assert settings["opt_base_learning_rate"] > 0 and settings["opt_name"] in ("adafactor", "adamw", "lamb", "sgd")
+    assert isinstance(settings["micro_batch_size"], int) and settings["micro_batch_size"] >= 1
 
 
 def test_parallelism_is_the_layouts():
     """Ways of cutting hidden dimensions, experts and stages; microbatches of a pipeline accumulate gradients. Our Megatron 1008B
     has 4 pipelines for its 2048 rows, which go through in 512 microbatches of one row."""
     e = registry.load("gpt.megatron_1008b_pipelined")
-    found = mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
-    ways = [found[f"{k}_parallelism"] for k in ("pipeline", "tensor", "expert")]
-    assert ways == [64, 8, 1] and found["gradient_accumulation_steps"] == 512
-    assert found["global_batch_size"] == 2048 and found["micro_batch_size"] == 1
+    settings = mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
+    ways = [settings[f"{k}_parallelism"] for k in ("pipeline", "tensor", "expert")]
+    assert ways == [64, 8, 1] and settings["gradient_accumulation_steps"] == 512
+    assert settings["global_batch_size"] == 2048 and settings["micro_batch_size"] == 1
     e = registry.load("gshard_m4.quickstart")
     assert mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)["expert_parallelism"] == 8
 

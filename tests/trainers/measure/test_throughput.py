@@ -67,8 +67,8 @@ def compiled(e: Experiment) -> jax.stages.Compiled:
 
 @pytest.mark.integration
 def test_a_program_s_products_are_counted_in_loops():
-    """Of four layers in a loop: without recomputation the model's FLOPs, which the compiler's own count falls short of; with it
-    as many as the traced gradient has."""
+    """Four layers in a loop have the model's FLOPs without recomputation, which the compiler's own count falls short of, and with
+    it as many as the traced gradient has."""
     plain, again = (tiny("gpt.quickstart", layers=4, remat=remat) for remat in ("none", "full"))
     done = compiled(plain)
     assert total(parsing.parse(done.as_text() or "")) == model_flops(plain)
@@ -177,15 +177,15 @@ def report(trace) -> Callable[[Experiment], dict]:
 @pytest.mark.parametrize("e", [GPT, *(pytest.param(e, marks=pytest.mark.slow) for e in (BERT, SPARSE))], ids=lambda e: e.name)
 def test_reports_are_complete_and_consistent(report, e):
     """Each report has all keys and goes through JSON; times and shares are in order."""
-    found = report(e)
-    assert found.keys() >= KEYS and found["steps"] == 3 and not found["notes"]
-    assert 0 < found["step_s_p10"] <= found["step_s_median"] <= found["step_s_p90"]
-    assert found["tokens"] == e.data.batch_size * 16  # full rows
-    assert found["mfu"] > 0 < found["hfu"] and found["tokens_per_s"] > found["examples_per_s"] > 0
-    assert 0 <= found["input_stall_share"] < 1 and found["compile_s"] > 0 and found["peak_memory_gib"] > 0
-    assert found["first_step_s"] > found["compile_s"]
-    assert {"jax", "jaxlib", "flax", "python"} <= found["versions"].keys()
-    text = throughput.as_text(found)
+    figures = report(e)
+    assert figures.keys() >= KEYS and figures["steps"] == 3 and not figures["notes"]
+    assert 0 < figures["step_s_p10"] <= figures["step_s_median"] <= figures["step_s_p90"]
+    assert figures["tokens"] == e.data.batch_size * 16  # full rows
+    assert figures["mfu"] > 0 < figures["hfu"] and figures["tokens_per_s"] > figures["examples_per_s"] > 0
+    assert 0 <= figures["input_stall_share"] < 1 and figures["compile_s"] > 0 and figures["peak_memory_gib"] > 0
+    assert figures["first_step_s"] > figures["compile_s"]
+    assert {"jax", "jaxlib", "flax", "python"} <= figures["versions"].keys()
+    text = throughput.as_text(figures)
     assert all(word in text for word in ("MFU", "HFU", "PaLM", "matrix product", "tokens/s", "rows/s", "waited for input"))
 
 
@@ -197,10 +197,10 @@ def test_rates_by_hand(monkeypatch):
     timed = Meter(lambda batch: batch, lambda number: number)
     timed.windows, timed.stalls, timed.outputs = [[1.0, 3.0]], [0.0, 1.0], [{"tokens": 250.0}, {"tokens": 262.0}]
     monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (4.0 * model_flops(GPT), "a toy"))
-    found = throughput.report(Subject(p, step.compile_step(p, batch_shapes(GPT.data)), 0.5, timed))
-    assert found["step_s_mean"] == 2 and found["input_stall_share"] == 1 / 4
-    assert found["tokens_per_s"] == found["tokens_per_s_per_chip"] == 128 and found["examples_per_s"] == 8
-    assert found["mfu"] == found["hfu"] == 1 / 8  # nothing is computed again, see above
+    figures = throughput.report(Subject(p, step.compile_step(p, batch_shapes(GPT.data)), 0.5, timed))
+    assert figures["step_s_mean"] == 2 and figures["input_stall_share"] == 1 / 4
+    assert figures["tokens_per_s"] == figures["tokens_per_s_per_chip"] == 128 and figures["examples_per_s"] == 8
+    assert figures["mfu"] == figures["hfu"] == 1 / 8  # nothing is computed again, see above
 
 
 @pytest.mark.integration
@@ -212,31 +212,31 @@ def test_throughput_is_told_in_the_models_units(monkeypatch):
 
     monkeypatch.setattr(Gpt, "units", units)
     monkeypatch.setattr(peaks, "measured", measured_quickly)
-    found = throughput.measure(GPT, 1)
-    assert list(found["units_per_s"]) == ["pixels", "images"] and "tokens_per_s" not in found
-    assert found["images"] == GPT.data.batch_size and found["pixels_per_s"] == found["units_per_s"]["pixels"]
-    text = throughput.as_text(found)
+    figures = throughput.measure(GPT, 1)
+    assert list(figures["units_per_s"]) == ["pixels", "images"] and "tokens_per_s" not in figures
+    assert figures["images"] == GPT.data.batch_size and figures["pixels_per_s"] == figures["units_per_s"]["pixels"]
+    text = throughput.as_text(figures)
     assert "pixels/s" in text and "images/s" in text and "tokens" not in text.replace("random tokens", "")
 
 
 @pytest.mark.integration
 def test_what_was_measured_is_logged(report):
     """A log in MLPerf's form of the counted steps, that our rules pass."""
-    found = report(GPT)
-    path = Path(found["mlperf_log"])
+    figures = report(GPT)
+    path = Path(figures["mlperf_log"])
     assert complaints(path) == []
     steps = [event.value["step_time"] for event in read(path) if event.key == "tracked_stats"]
-    assert len(steps) == 3 and sum(steps) / 3 == pytest.approx(found["step_s_mean"], rel=1e-3)
+    assert len(steps) == 3 and sum(steps) / 3 == pytest.approx(figures["step_s_mean"], rel=1e-3)
 
 
 @pytest.mark.integration
 def test_what_is_unknown_is_null(monkeypatch):
     """Without a known peak there is neither MFU nor HFU, without countable FLOPs no HFU; notes say why, other numbers stay."""
     monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (None, "no peak is known of a 'TPU v9'"))
-    found = throughput.measure(GPT, 1)
-    assert found["mfu"] is None and found["hfu"] is None and found["tokens_per_s"] > 0 and found["hardware_flops"] > 0
-    assert found["notes"] == ["no MFU, no HFU: no peak is known of a 'TPU v9'"]
-    assert "MFU        unknown" in throughput.as_text(found)
+    figures = throughput.measure(GPT, 1)
+    assert figures["mfu"] is None and figures["hfu"] is None and figures["tokens_per_s"] > 0 and figures["hardware_flops"] > 0
+    assert figures["notes"] == ["no MFU, no HFU: no peak is known of a 'TPU v9'"]
+    assert "MFU        unknown" in throughput.as_text(figures)
 
     def refuse(program):
         raise HloError("%c: the FLOPs of custom call 'x' are not in the program")
@@ -244,9 +244,9 @@ def test_what_is_unknown_is_null(monkeypatch):
     monkeypatch.undo()
     monkeypatch.setattr(peaks, "measured", lambda dtype: 1e9)
     monkeypatch.setattr(throughput.products, "total", refuse)
-    found = throughput.measure(GPT, 1)
-    assert found["mfu"] > 0 and found["hfu"] is None and found["hardware_flops"] is None
-    assert found["notes"] == ["no HFU: %c: the FLOPs of custom call 'x' are not in the program"]
+    figures = throughput.measure(GPT, 1)
+    assert figures["mfu"] > 0 and figures["hfu"] is None and figures["hardware_flops"] is None
+    assert figures["notes"] == ["no HFU: %c: the FLOPs of custom call 'x' are not in the program"]
 
 
 @pytest.mark.parametrize(
@@ -264,24 +264,24 @@ def test_peaks_of_accelerators_are_the_published_ones(monkeypatch, kind, expecte
 def test_two_experiments_are_compared(monkeypatch):
     """Both reports are there, with the ratio of their medians; what the process shares is null."""
     monkeypatch.setattr(peaks, "measured", measured_quickly)
-    found = throughput.compare(GPT, BERT, 6)
-    a, b = found["a"], found["b"]
-    assert found["ratio"]["median"] == pytest.approx(b["step_s_median"] / a["step_s_median"])
-    assert found["ratio"]["p10"] <= found["ratio"]["p90"]
+    figures = throughput.compare(GPT, BERT, 6)
+    a, b = figures["a"], figures["b"]
+    assert figures["ratio"]["median"] == pytest.approx(b["step_s_median"] / a["step_s_median"])
+    assert figures["ratio"]["p10"] <= figures["ratio"]["p90"]
     assert a.keys() == b.keys() >= KEYS and a["steps"] == b["steps"] == 6
     assert (a["experiment"], b["experiment"]) == (GPT.name, BERT.name) and a["first_step_s"] > 0
     assert b["first_step_s"] is None is b["peak_memory_gib"]
-    assert "times as long as one of a" in throughput.as_text(found)
+    assert "times as long as one of a" in throughput.as_text(figures)
 
 
 # --- the profile --------------------------------------------------------------------------------------------------
 
 
 def test_instants_are_shared():
-    """Of two operations that overlap each has half the time; gaps count for none; the sum is the time in which any ran."""
-    found = profile.time_shares([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
-    assert found == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
-    assert sum(found.values()) == 10 + 6
+    """Each of two operations that overlap has half the time; gaps count for none; the sum is the time in which any ran."""
+    shares = profile.time_shares([("a", 0, 10), ("b", 4, 10), ("c", 20, 25), ("a", 24, 26)])
+    assert shares == {"a": 4 + 3 + 0.5 + 1, "b": 3, "c": 4 + 0.5}
+    assert sum(shares.values()) == 10 + 6
 
 
 def test_a_profile_names_the_modules_of_any_model():
@@ -318,15 +318,15 @@ def test_a_profile_names_the_modules_of_any_model():
 def test_a_profile_has_a_trace_and_components(report, trace):
     """A traced mixture of experts: the trace's file, a text, and attention, experts, the loss and the optimizer in it, with next
     to nothing unnamed but the compiler's own copies."""
-    found = report(SPARSE)["profile"]
+    summary = report(SPARSE)["profile"]
     assert list(trace.glob("plugins/profile/*/*.xplane.pb"))
     text = (trace / profile.SUMMARY).read_text()
-    assert text.splitlines() == profile.table(found) and not list(trace.glob("*.new"))
+    assert text.splitlines() == profile.table(summary) and not list(trace.glob("*.new"))
     shares: dict[str, float] = {}
-    for row in found["components"]:
+    for row in summary["components"]:
         shares[row["component"]] = shares.get(row["component"], 0.0) + row["share"]
     assert {"attention", "experts", "ffn", "norm", "embedding", "softmax and loss", "optimizer"} <= shares.keys()
     assert all(name in text for name in shares) and shares.get("(other)", 0.0) < 0.05
-    assert sum(shares.values()) == pytest.approx(1) and sum(found["kinds"].values()) == pytest.approx(1)
-    assert {row["phase"] for row in found["components"]} >= {"forward", "backward", "rematerialised", "optimizer"}
-    assert found["kinds"]["matmul"] > 0 and 0 < found["busy_ms"] <= found["step_ms"]
+    assert sum(shares.values()) == pytest.approx(1) and sum(summary["kinds"].values()) == pytest.approx(1)
+    assert {row["phase"] for row in summary["components"]} >= {"forward", "backward", "rematerialised", "optimizer"}
+    assert summary["kinds"]["matmul"] > 0 and 0 < summary["busy_ms"] <= summary["step_ms"]

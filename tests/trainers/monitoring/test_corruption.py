@@ -36,7 +36,7 @@ def flipped(x: np.ndarray) -> np.ndarray:
 
 
 def test_one_flipped_bit_of_one_replica_is_found_and_its_device_named():
-    """Of four replicas the third differs by a bit; of two it cannot be known which is wrong."""
+    """The third of four replicas differs by a bit; of two it cannot be known which is wrong."""
     x = np.arange(8, dtype=np.float32)
     checker, state = one_array([x, x, flipped(x), x])
     assert checker(state, {})[2] == "params.w has other bits on device 2 (process 0) than on 3 others"

@@ -207,8 +207,8 @@ class Undrawn:
 def test_drawn_pictures_take_whatever_is_left(workdir):
     """Odd names and numbers in the logs of metrics are left out of the pictures too, which are drawn, and counted."""
     first = {"step": 1, "loss": 3.0, "moe/load_decoder": [1.0], "$\\frac$_per_s": 3.0, "eval/a/b": 1.0, "eval/$x$": 2.0}
-    rest = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
-    lines(workdir / "metrics.jsonl", first, *rest, {"step": 11, "loss": "low", "eval/a/b": 1.0}, {"step": 10**400, "loss": 1.0})
+    rows = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    lines(workdir / "metrics.jsonl", first, *rows, {"step": 11, "loss": "low", "eval/a/b": 1.0}, {"step": 10**400, "loss": 1.0})
     text = report.write(workdir).read_text()
     assert "odd lines, left out</dt><dd>3<" in text and "Expert load" in text
     assert history.read(workdir).unit == "tokens"

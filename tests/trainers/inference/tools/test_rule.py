@@ -1,4 +1,4 @@
-"""What the rule takes for a question to the toolset."""
+"""Tests of what the rule takes for a question to the toolset."""
 
 import pytest
 
