@@ -4,6 +4,7 @@ Values are typed and checked.
 """
 
 import dataclasses
+import difflib
 import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
@@ -45,7 +46,14 @@ def _hint(name: str, known: Sequence[str]) -> str:
     if name in ("learning_rate", "lr"):
         rates = [path for path in known if path.endswith((".schedule.peak", ".schedule.value"))]
         return nearest(rates[0], rates) if rates else nearest(name, known)
-    return f"; it is now '{MOVED[name]}'" if name in MOVED else nearest(name, known)
+    moved = {old: new for old, new in MOVED.items() if new in known}
+    for near in difflib.get_close_matches(name[:100], [*known, *moved], n=1):
+        if near in moved:
+            return nearest(moved[near], known)
+    new = MOVED.get(name, "")
+    part = ".".join(new.split(".")[:2])  # whose class has no such field now
+    is_here = any(path == part or path.startswith(f"{part}.") for path in known)
+    return f"; it is now '{new}'" if new and is_here else nearest(name, known)
 
 
 def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:

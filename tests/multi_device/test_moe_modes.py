@@ -186,8 +186,7 @@ WHOLE = {"top1": {"moe.router": Top1(jitter=0.01), "moe.capacity.factor": 1.25},
 def experiment(mode: str, dispatch: str, layout: Layout) -> Experiment:
     """Tiny, in double precision, with big steps from the first on."""
     e = equality.exact(registry.tiny(registry.load("gshard_m4.quickstart")))
-    e = varied(e, dispatch=dispatch)
-    e = dataclasses.replace(e, model=changed(e.model, WHOLE[mode]))
+    e = varied(e, dispatch=dispatch, **WHOLE[mode])
     return dataclasses.replace(e, layout=layout, optimizer=Adafactor(schedule=Constant(value=0.3)))
 
 

@@ -51,7 +51,8 @@ def test_a_misspelt_experiment_is_refused(tmp_path):
     [
         ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, gpt\.quickstart, .*"),
         ("gpt.quickstart", ["--learning_rate", "1e-3"], r"--learning_rate; did you mean 'optimizer\.schedule\.peak'\?"),
-        ("gpt.quickstart", ["--hidden_dim", "8"], r"--hidden_dim; did you mean 'model\.hidden_dim'\?"),
+        ("gpt.quickstart", ["--hidden_dim", "8"], r"--hidden_dim; did you mean 'model\.feed_forward\.hidden_dim'\?"),
+        ("gpt.quickstart", ["--model.num_heads", "8"], r"--model\.num_heads; did you mean 'model\.attention\.heads'\?"),
         ("gpt.quickstart", ["--train.steps", "abc"], "--train.steps 'abc': expected a whole number"),
         ("gpt.quickstart", ["--optimizer.schedule.peak", "x"], "--optimizer.schedule.peak 'x': expected a number"),
     ],
