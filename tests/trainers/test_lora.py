@@ -133,13 +133,8 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert run(e, tmp_path / "parts") == 0
     whole, parts = (checkpoint.read_params(tmp_path / name)[2] for name in ("whole", "parts"))
     jax.tree.map(assert_array_equal, whole, parts)
-<<<<<<< HEAD:tests/trainers/test_lora.py
-    found, weights = load_any.open_model(tmp_path / "whole")
-    assert found.train.finetune.lora.rank == 0 and not any(name.startswith(lora.PREFIX) for name in weights.shapes)
-=======
     experiment, weights = load_any.open_model(tmp_path / "whole")
-    assert experiment.train.finetune.lora.rank == 0 and not any(name.startswith(adapt.PREFIX) for name in weights.shapes)
->>>>>>> r-prose:tests/trainers/test_adapt.py
+    assert experiment.train.finetune.lora.rank == 0 and not any(name.startswith(lora.PREFIX) for name in weights.shapes)
 
     p, _, after = trained(e, steps=4)
     effective = p.for_model(after)

@@ -68,7 +68,7 @@ def test_a_parameter_may_move_by_a_fixed_step(float64):
     grads = {"w": jnp.full((4, 6), 2.0), "bias": jnp.array([[1e6, 0.0, -3.0]] * 2)}
     both = transforms.make(AdamW(schedule=RATE), {"w": w, "bias": bias}, 1.0, Finetuning(freeze_layers=1))
     alone = transforms.make(AdamW(schedule=RATE), {"w": w}, 1.0, Finetuning(freeze_layers=1))
-    found, state = both.update(grads, both.init(params), params)
+    changes, state = both.update(grads, both.init(params), params)
     want, same = alone.update({"w": grads["w"]}, alone.init({"w": params["w"]}), {"w": params["w"]})
     steps = {"bias": jnp.array([[0.0, 0.0, 0.0], [-0.5, 0.0, 0.5]])}
     jax.tree.map(assert_allclose, changes, want | steps)  # pyright: ignore[reportOperatorIssue]

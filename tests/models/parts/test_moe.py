@@ -261,9 +261,9 @@ def test_top2_is_algorithm_1(second_slot):
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
     gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
     routing = moe.route(Top2(second_slot=second_slot), gates, jnp.ones((groups, size), bool), slots, key)
-    found = np.zeros((groups, size, experts))
+    combine = np.zeros((groups, size, experts))
     kept = np.asarray(routing.dispatch_mask_GN)
-    found[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
+    combine[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
     random = np.asarray(moe.uniform(key, (groups, size)))
     want, other = (
         np.stack([algorithm_1(np.asarray(g), slots, r, way) for g, r in zip(gates, random, strict=True)])
