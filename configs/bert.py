@@ -22,7 +22,6 @@ from models.sharding.layout import rules
 def quickstart() -> Experiment:
     """A first encoder: masked words of 5.9 M words of English, minutes on a CPU; WordPiece of 30,522 ids."""
     return Experiment(
-        name="bert.quickstart",
         model=BertConfig(
             vocab=30_522,
             layers=4,
@@ -44,17 +43,13 @@ def quickstart_pairs() -> Experiment:
     """The same with next-sentence prediction, BERT's second task."""
     e = quickstart()
     return replace(
-        e,
-        name="bert.quickstart_pairs",
-        model=replace(e.model, head=MaskedLm(next_sentence=True)),
-        data=replace(e.data, cache="bert_small_pairs", pairs=8),
+        e, model=replace(e.model, head=MaskedLm(next_sentence=True)), data=replace(e.data, cache="bert_small_pairs", pairs=8)
     )
 
 
 def bench_42m() -> Experiment:
     """BERT of the shape of gpt.bench_42m, single precision, random tokens."""
     return Experiment(
-        name="bert.bench_42m",
         model=BertConfig(
             vocab=32_000,
             layers=8,
@@ -82,7 +77,6 @@ def base() -> Experiment:
     Of the paper's two tasks the masked words alone (RoBERTa found no use for the other); `bert.quickstart_pairs` has both.
     """
     return Experiment(
-        name="bert.base",
         model=BertConfig(
             vocab=30_522,
             layers=12,
@@ -103,7 +97,6 @@ def large() -> Experiment:
     e = base()
     return replace(
         e,
-        name="bert.large",
         model=changed(e.model, {"layers": 24, "model_dim": 1024, "feed_forward.hidden_dim": 4096, "attention.heads": 16}),
         layout=layouts.fully_sharded(64, 1),
         data=replace(e.data, whole_word=True),
@@ -115,7 +108,6 @@ def large_lamb() -> Experiment:
     e = large()
     return replace(
         e,
-        name="bert.large_lamb",
         layout=layouts.fully_sharded(1024, 1),
         data=replace(e.data, batch_size=32_768),
         optimizer=Lamb(schedule=Linear(peak=5e-3, steps=15_625, warmup=3125)),
@@ -134,7 +126,6 @@ def roberta_base() -> Experiment:
     Rows 0 and 1 of the 514 positions are padding's: 512 tokens at most. Random tokens: its 160 GB of text are not in a package.
     """
     return Experiment(
-        name="bert.roberta_base",
         model=BertConfig(
             vocab=50_265,
             layers=12,
@@ -164,7 +155,6 @@ def modernbert_base() -> Experiment:
     with base 160,000 in layers that see everything, as here. Random tokens: its text is not in a package.
     """
     return Experiment(
-        name="bert.modernbert_base",
         model=BertConfig(
             vocab=50_368,
             layers=22,
@@ -199,7 +189,6 @@ def mlperf_480b() -> Experiment:
     Modelled: 16.7 s, 65 % MFU; as Google ran it, 18.2 s.
     """
     return Experiment(
-        name="bert.mlperf_480b",
         model=BertConfig(
             vocab=30_522,
             layers=64,
@@ -232,7 +221,6 @@ def mlperf_200b() -> Experiment:
     ran it, 16.6 s.
     """
     return Experiment(
-        name="bert.mlperf_200b",
         model=BertConfig(
             vocab=32_000,
             layers=66,
@@ -264,7 +252,6 @@ def minilm_l6() -> Experiment:
     Trained on with pairs of a package's short and long description, contrastively (Sentence-BERT, arXiv 1908.10084).
     """
     return Experiment(
-        name="bert.minilm_l6",
         model=BertConfig(
             vocab=30_522,
             layers=6,
@@ -309,7 +296,6 @@ def minilm_debian_descriptions_5k() -> Experiment:
     e = _minilm_sections("5k", steps=750)
     return replace(
         e,
-        name="bert.minilm_debian_descriptions_5k",
         model=replace(e.model, dropout=0.0),  # unrolled for CPUs; dropout doesn't pay in so few epochs
         data=LabelledData(cache="debian_descriptions_5k", batch_size=10, length=48, slots=4),
         eval=HeldOut(split="validation", limit=500, batch_size=32),
@@ -322,7 +308,6 @@ def minilm_debian_taught_5k() -> Experiment:
     e = _minilm_sections("5k", steps=1400, peak=2e-4)
     return replace(
         e,
-        name="bert.minilm_debian_taught_5k",
         # The teacher is unsure as it is, and two epochs of noisy labels and masked words need no more noise.
         model=changed(e.model, {"dropout": 0.0, "output.label_smoothing": 0.0}),
         data=replace(e.data, cache="debian_taught_5k", slots=128, masked=0.15),
@@ -336,7 +321,6 @@ def _minilm_sections(labels: str, *, steps: int, peak: float = 1.5e-4) -> Experi
     suffix = f"_{labels}" if labels else ""
     return replace(
         e,
-        name=f"bert.minilm_debian_sections{suffix}",
         model=changed(
             e.model, {"head": Classification(labels=58, pooling="mean"), "dropout": 0.1, "output.label_smoothing": 0.1}
         ),
@@ -357,7 +341,6 @@ def minilm_brown_tags() -> Experiment:
     e = minilm_l6()
     return replace(
         e,
-        name="bert.minilm_brown_tags",
         model=replace(e.model, head=Tagging(labels=12)),
         data=LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128),
         optimizer=AdamW(schedule=Linear(peak=3e-4, steps=200, warmup=20), weight_decay=0.01),
@@ -376,7 +359,6 @@ def minilm_brown_genres() -> Experiment:
     e = minilm_l6()
     return replace(
         e,
-        name="bert.minilm_brown_genres",
         model=replace(e.model, head=Classification(labels=15, pooling="mean")),
         data=LabelledData(cache="brown_genres", batch_size=4, length=256, slots=4),
         train=replace(e.train, steps=400, checkpoint=replace(e.train.checkpoint, every=200)),
@@ -389,7 +371,6 @@ def minilm_spam() -> Experiment:
     e = minilm_l6()
     return replace(
         e,
-        name="bert.minilm_spam",
         model=replace(e.model, head=Classification(labels=2, pooling="mean")),
         data=LabelledData(cache="spam", batch_size=4, length=256, slots=8),
         train=replace(e.train, steps=300, checkpoint=replace(e.train.checkpoint, every=100)),
@@ -421,7 +402,6 @@ def _base_task(task: str, head: Classification | Span, data: LabelledData, steps
     e = base()
     return replace(
         e,
-        name=f"bert.base_{task}",
         model=replace(e.model, head=head),
         layout=layouts.data_parallel(8, 1),
         data=data,

@@ -18,7 +18,6 @@ def smollm2_sft() -> Experiment:
     e = gpt_released.smollm2_135m()
     return replace(
         e,
-        name="chat.smollm2_sft",
         data=ChatData(cache="smollm2_chitchat", batch_size=4, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=5e-5, steps=200, warmup=10, floor=0.1), b2=0.95),
         train=replace(e.train, steps=200, checkpoint=replace(e.train.checkpoint, every=100), eval_every=100),
@@ -34,7 +33,6 @@ def smollm2_lora() -> Experiment:
     e = smollm2_sft()
     return replace(
         e,
-        name="chat.smollm2_lora",
         optimizer=replace(e.optimizer, schedule=Cosine(peak=5e-4, steps=200, warmup=10, floor=0.1)),
         train=replace(
             e.train,
@@ -51,7 +49,6 @@ def smollm2_dpo() -> Experiment:
     e = smollm2_lora()
     return replace(
         e,
-        name="chat.smollm2_dpo",
         data=PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4),
         optimizer=replace(e.optimizer, schedule=Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)),
         train=replace(e.train, steps=100, checkpoint=replace(e.train.checkpoint, every=50), eval_every=50),
@@ -65,7 +62,6 @@ def bench_smollm2() -> Experiment:
     e = smollm2_lora()
     return replace(
         e,
-        name="chat.bench_smollm2",
         data=TextData(batch_size=8, length=128),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
         train=Train(steps=1000, finetune=Finetuning(lora=e.train.finetune.lora)),
@@ -76,4 +72,4 @@ def bench_smollm2() -> Experiment:
 def bench_smollm2_alone() -> Experiment:
     """chat.bench_smollm2 with one row: what the generation of a single text is compared on."""
     e = bench_smollm2()
-    return replace(e, name="chat.bench_smollm2_alone", data=replace(e.data, batch_size=1))
+    return replace(e, data=replace(e.data, batch_size=1))

@@ -41,10 +41,9 @@ def conformer(layers: int, dim: int, heads: int, kernel: int = 5, **fields: Any)
     return ConformerConfig(layers=layers, model_dim=dim, hidden_dim=4 * dim, heads=heads, **settings)
 
 
-def labelled(name: str, model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
+def labelled(model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
     """LibriSpeech by a transducer, from scratch: Adam as of the Transformer, peak .05 / sqrt(d) (2005.08100, section 3.2)."""
     return Experiment(
-        name=f"conformer.{name}",
         model=model,
         layout=layout,
         data=SpeechData(
@@ -65,10 +64,9 @@ def labelled(name: str, model: ConformerConfig, layout: Layout, batch: int, **ex
     )
 
 
-def pretraining(name: str, model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
+def pretraining(model: ConformerConfig, layout: Layout, batch: int, **execution: Any) -> Experiment:
     """Unlabelled sound: Adafactor, transformer schedule, peak 2e-3 after 25,000 steps, gradients clipped to 20 (2010.10504)."""
     return Experiment(
-        name=f"conformer.{name}",
         model=model,
         layout=layout,
         data=SpeechData(batch_size=batch, seconds=16.0, front="kaldi", masks=MASKS),
@@ -84,33 +82,33 @@ def large() -> Experiment:
     language model's share)."""
     layer = ConformerLayer(kernel=32, positions="relative", norm=BatchNorm(), bias=True)
     model = conformer(17, 512, 8, layer=layer, objective=Transducer(vocab=1024))
-    return labelled("large", model, data_parallel(64, 1), 2048)
+    return labelled(model, data_parallel(64, 1), 2048)
 
 
 def xl() -> Experiment:
     """Conformer XL, 0.6 B (2010.10504, table 1), pre-trained by wav2vec 2.0's loss with linear targets."""
-    return pretraining("xl", conformer(24, 1024, 8, objective=Wav2Vec()), fully_sharded(64, 1), 2048)
+    return pretraining(conformer(24, 1024, 8, objective=Wav2Vec()), fully_sharded(64, 1), 2048)
 
 
 def xxl() -> Experiment:
     """Conformer XXL, 1.0 B (2010.10504, table 1), pre-trained as XL."""
-    return pretraining("xxl", conformer(42, 1024, 8, objective=Wav2Vec()), fully_sharded(128, 1), 2048, remat="full")
+    return pretraining(conformer(42, 1024, 8, objective=Wav2Vec()), fully_sharded(128, 1), 2048, remat="full")
 
 
 def g() -> Experiment:
     """Conformer G, 8.0 B (BigSSL): 36 blocks of 3,072, pre-trained as XL. BENCHMARKS.md has plans of it in pipeline
     stages, as BigSSL's was, and in 2D."""
-    return pretraining("g", conformer(36, 3072, 16, objective=Wav2Vec()), fsdp_within_data(8, 64), 2048, remat="full")
+    return pretraining(conformer(36, 3072, 16, objective=Wav2Vec()), fsdp_within_data(8, 64), 2048, remat="full")
 
 
 def w2v_bert_xl() -> Experiment:
     """w2v-BERT XL, 0.6 B: 12 contrastive and 12 masked blocks, a codebook of 1,024 vectors of 1,024 (section 3)."""
-    return pretraining("w2v_bert_xl", _w2v_bert(12, 12), fully_sharded(64, 1), 2048)
+    return pretraining(_w2v_bert(12, 12), fully_sharded(64, 1), 2048)
 
 
 def w2v_bert_xxl() -> Experiment:
     """w2v-BERT XXL, 1.0 B: 12 contrastive and 30 masked blocks."""
-    return pretraining("w2v_bert_xxl", _w2v_bert(12, 30), fully_sharded(128, 1), 2048, remat="full")
+    return pretraining(_w2v_bert(12, 30), fully_sharded(128, 1), 2048, remat="full")
 
 
 def wav2vec2_base() -> Experiment:
@@ -126,7 +124,7 @@ def wav2vec2_base() -> Experiment:
         front=Waveform(channels=512, norm="group", bias=False),
         objective=Wav2Vec(quantizer=Quantizer(codebooks=2)),
     )
-    base = pretraining("wav2vec2_base", model, fully_sharded(64, 1), 384)
+    base = pretraining(model, fully_sharded(64, 1), 384)
     return replace(
         base,
         data=SpeechData(batch_size=384, seconds=15.6, front="waveform", masks=replace(MASKS, stride=320)),
@@ -148,7 +146,6 @@ def small_czech() -> Experiment:
     Not from a paper: 1.2 h are far too little for a good recogniser, and what there is to see is whether pre-training helps.
     """
     return Experiment(
-        name="conformer.small_czech",
         model=conformer(8, 144, 4, 15, objective=Ctc(vocab=48), utterances=4),
         layout=data_parallel(1, 1),
         data=SpeechData(
@@ -176,7 +173,7 @@ def small_taught() -> Experiment:
         scripts.train conformer.small_czech --workdir runs/few --prepare --data.cache fillets_few    # without a teacher
     """
     base = small_czech()
-    return replace(base, name="conformer.small_taught", data=replace(base.data, cache="fillets_taught"))
+    return replace(base, data=replace(base.data, cache="fillets_taught"))
 
 
 def small_unlabelled() -> Experiment:
@@ -184,7 +181,6 @@ def small_unlabelled() -> Experiment:
     base = small_czech()
     return replace(
         base,
-        name="conformer.small_unlabelled",
         model=conformer(8, 144, 4, 15, utterances=4, objective=Wav2Vec(code_dim=64, negatives=50)),
         data=SpeechData(cache="unlabelled", batch_size=8, seconds=16.0, slots=4, front="kaldi", masks=MASKS),
         train=Train(steps=1500, clip_norm=5.0, checkpoint=Checkpointing(every=500, keep=1)),

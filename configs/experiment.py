@@ -153,9 +153,13 @@ class Train:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Experiment:
-    """One complete experiment: everything that decides its result, and in `execution` how it is computed."""
+    """One complete experiment: everything that decides its result, and in `execution` how it is computed.
 
-    name: str
+    Attributes:
+      name: its module and function, as `configs.registry.load` fills it in.
+    """
+
+    name: str = ""
     model: ModelConfig
     layout: Layout
     data: DataConfig

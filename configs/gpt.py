@@ -39,7 +39,6 @@ def quickstart() -> Experiment:
     Rotary positions, RMS norms and a gated feed-forward network, as in LLaMA; byte-level BPE of 8,192 ids.
     """
     return Experiment(
-        name="gpt.quickstart",
         model=GptConfig(
             vocab=8192,
             layers=4,
@@ -59,7 +58,6 @@ def quickstart() -> Experiment:
 def bench_42m() -> Experiment:
     """A GPT-2 block of 42 M parameters on random tokens, single precision: what speed on CPUs is compared on (BENCHMARKS.md)."""
     return Experiment(
-        name="gpt.bench_42m",
         model=_gpt2_block(layers=8, dim=512, heads=8, vocab=32_000, rows=256),
         layout=data_parallel(1, 1),
         data=TextData(batch_size=8, length=256),
@@ -75,27 +73,26 @@ def bench_42m() -> Experiment:
 
 def gpt2_124m() -> Experiment:
     """GPT-2 small: 12 layers of 768, 124.4e6 parameters. Batch 512 x 1024; optimizer not in the paper, GPT-3's here."""
-    return _gpt2("gpt2_124m", layers=12, dim=768, heads=12)
+    return _gpt2(layers=12, dim=768, heads=12)
 
 
 def gpt2_355m() -> Experiment:
     """GPT-2 medium: 24 layers of 1024, 354.8e6 parameters (the paper's 345M)."""
-    return _gpt2("gpt2_355m", layers=24, dim=1024, heads=16)
+    return _gpt2(layers=24, dim=1024, heads=16)
 
 
 def gpt2_774m() -> Experiment:
     """GPT-2 large: 36 layers of 1280, 774.0e6 parameters (the paper's 762M)."""
-    return _gpt2("gpt2_774m", layers=36, dim=1280, heads=20)
+    return _gpt2(layers=36, dim=1280, heads=20)
 
 
 def gpt2_1558m() -> Experiment:
     """GPT-2 XL: 48 layers of 1600, 1557.6e6 parameters (the paper's 1542M)."""
-    return _gpt2("gpt2_1558m", layers=48, dim=1600, heads=25)
+    return _gpt2(layers=48, dim=1600, heads=25)
 
 
-def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
+def _gpt2(*, layers: int, dim: int, heads: int) -> Experiment:
     return Experiment(
-        name=f"gpt.{name}",
         model=_gpt2_block(layers=layers, dim=dim, heads=heads, rows=1024, dropout=0.1),
         layout=fully_sharded(8, 1),
         data=TextData(cache="c4_1024", batch_size=512, length=1024),
@@ -111,32 +108,32 @@ def _gpt2(name: str, *, layers: int, dim: int, heads: int) -> Experiment:
 
 def gpt3_125m() -> Experiment:
     """GPT-3 Small: 12 layers of 768; 0.5M tokens a batch, 300e9 in all."""
-    return _gpt3("gpt3_125m", layers=12, dim=768, heads=12, batch=256, rate=6e-4, mesh=fully_sharded(8, 1))
+    return _gpt3(layers=12, dim=768, heads=12, batch=256, rate=6e-4, mesh=fully_sharded(8, 1))
 
 
 def gpt3_350m() -> Experiment:
     """GPT-3 Medium: 24 layers of 1024."""
-    return _gpt3("gpt3_350m", layers=24, dim=1024, heads=16, batch=256, rate=3e-4, mesh=fully_sharded(16, 1))
+    return _gpt3(layers=24, dim=1024, heads=16, batch=256, rate=3e-4, mesh=fully_sharded(16, 1))
 
 
 def gpt3_760m() -> Experiment:
     """GPT-3 Large: 24 layers of 1536, heads of 96."""
-    return _gpt3("gpt3_760m", layers=24, dim=1536, heads=16, batch=256, rate=2.5e-4, mesh=fully_sharded(32, 1))
+    return _gpt3(layers=24, dim=1536, heads=16, batch=256, rate=2.5e-4, mesh=fully_sharded(32, 1))
 
 
 def gpt3_1_3b() -> Experiment:
     """GPT-3 XL: 24 layers of 2048. The table's 24 heads of 128 would make 1.5e9 parameters; 16 make the stated 1.3B."""
-    return _gpt3("gpt3_1_3b", layers=24, dim=2048, heads=16, batch=512, rate=2e-4, mesh=fully_sharded(64, 1))
+    return _gpt3(layers=24, dim=2048, heads=16, batch=512, rate=2e-4, mesh=fully_sharded(64, 1))
 
 
 def gpt3_2_7b() -> Experiment:
     """GPT-3 2.7B: 32 layers of 2560, heads of 80."""
-    return _gpt3("gpt3_2_7b", layers=32, dim=2560, heads=32, batch=512, rate=1.6e-4, mesh=fully_sharded(128, 1))
+    return _gpt3(layers=32, dim=2560, heads=32, batch=512, rate=1.6e-4, mesh=fully_sharded(128, 1))
 
 
 def gpt3_6_7b() -> Experiment:
     """GPT-3 6.7B: 32 layers of 4096; 2M tokens a batch."""
-    return _gpt3("gpt3_6_7b", layers=32, dim=4096, heads=32, batch=1024, rate=1.2e-4, mesh=fully_sharded(256, 1))
+    return _gpt3(layers=32, dim=4096, heads=32, batch=1024, rate=1.2e-4, mesh=fully_sharded(256, 1))
 
 
 def gpt3_13b() -> Experiment:
@@ -145,14 +142,14 @@ def gpt3_13b() -> Experiment:
     5140 is four times 1285: weights are not cut over many chips, so that on 256 their layers are in eight stages.
     """
     stages = pipelines("decoder")["pipeline_1f1b"](8, 16, 2, microbatches=64)
-    e = _gpt3("gpt3_13b", layers=40, dim=5140, heads=40, batch=1024, rate=1e-4, mesh=stages)
+    e = _gpt3(layers=40, dim=5140, heads=40, batch=1024, rate=1e-4, mesh=stages)
     kept = "attention_in+context+attention_out+up"
     return replace(e, model=replace(e.model, vocab=51_200), execution=replace(e.execution, remat=kept))
 
 
 def gpt3_175b() -> Experiment:
     """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
-    e = _gpt3("gpt3_175b", layers=96, dim=12288, heads=96, batch=1536, rate=6e-5, mesh=two_d(256, 8))
+    e = _gpt3(layers=96, dim=12288, heads=96, batch=1536, rate=6e-5, mesh=two_d(256, 8))
     return replace(e, model=replace(e.model, vocab=51_200), execution=replace(e.execution, remat="full"))
 
 
@@ -166,18 +163,16 @@ def mlperf_175b() -> Experiment:
     e = gpt3_175b()
     return replace(
         e,
-        name="gpt.mlperf_175b",
         optimizer=gpt3_adamw(peak=2e-5, steps=108_600, warmup=265),
         train=replace(e.train, steps=13_020, log_every=1, checkpoint=replace(e.train.checkpoint, every=500), eval_every=16),
         eval=replace(e.eval, limit=24_567),
     )
 
 
-def _gpt3(name: str, *, layers: int, dim: int, heads: int, batch: int, rate: float, mesh: Layout) -> Experiment:
+def _gpt3(*, layers: int, dim: int, heads: int, batch: int, rate: float, mesh: Layout) -> Experiment:
     # 300e9 tokens; the rate warms up over 375e6 tokens and decays over 260e9.
     tokens = batch * 2048
     return Experiment(
-        name=f"gpt.{name}",
         model=_gpt2_block(layers=layers, dim=dim, heads=heads, rows=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
@@ -199,7 +194,7 @@ def gspmd_64b() -> Experiment:
     Here and below 2048 tokens a chip, on 128 TPU-v4 chips for 64B and twice as many for each step up. Modelled: 5.2 s, 60 % MFU.
     """
     kept = "gate+attention_in+attention_out"
-    return _gspmd("gspmd_64b", layers=32, batch=256, mesh=two_d(32, 4), remat=kept)
+    return _gspmd(layers=32, batch=256, mesh=two_d(32, 4), remat=kept)
 
 
 def gspmd_128b() -> Experiment:
@@ -208,7 +203,7 @@ def gspmd_128b() -> Experiment:
     Lingvo's own run of it: 512 x 1024 tokens a step, 62k tokens/s, 41 % MFU (55 % with recomputation). Modelled on 256 chips:
     10.6 s, 59 % MFU.
     """
-    return _gspmd("gspmd_128b", layers=64, batch=512, mesh=two_d(64, 4), remat="gate+attention_out")
+    return _gspmd(layers=64, batch=512, mesh=two_d(64, 4), remat="gate+attention_out")
 
 
 def gspmd_256b() -> Experiment:
@@ -216,7 +211,7 @@ def gspmd_256b() -> Experiment:
 
     Modelled on 512 chips: 22.9 s, 54 % MFU.
     """
-    return _gspmd("gspmd_256b", layers=128, batch=1024, mesh=two_d(128, 4), remat="attention_out")
+    return _gspmd(layers=128, batch=1024, mesh=two_d(128, 4), remat="attention_out")
 
 
 def gspmd_512b() -> Experiment:
@@ -224,7 +219,7 @@ def gspmd_512b() -> Experiment:
 
     Modelled on 1024 chips: 44.8 s, 56 % MFU.
     """
-    return _gspmd("gspmd_512b", layers=256, batch=2048, mesh=two_d(256, 4), remat="attention_out")
+    return _gspmd(layers=256, batch=2048, mesh=two_d(256, 4), remat="attention_out")
 
 
 def gspmd_1t() -> Experiment:
@@ -233,7 +228,7 @@ def gspmd_1t() -> Experiment:
     That step has about 128 rows, 64 tokens a core; here 3072, so that gathering weights and adding up their gradients pays.
     Modelled: 61.3 s, 61 % MFU.
     """
-    e = _gspmd("gspmd_1t", layers=128, batch=3072, mesh=two_d(256, 8))
+    e = _gspmd(layers=128, batch=3072, mesh=two_d(256, 8))
     model = changed(e.model, {"model_dim": 16_384, "feed_forward.hidden_dim": 131_072, "attention.heads": 256})
     return replace(e, model=model, execution=replace(e.execution, remat="attention_out"))
 
@@ -245,7 +240,7 @@ def gspmd_1t_pipelined() -> Experiment:
     Modelled: 73.1 s, 51 % MFU.
     """
     e = gspmd_1t()
-    return replace(e, name="gpt.gspmd_1t_pipelined", layout=_stages(768), execution=replace(e.execution, remat="full"))
+    return replace(e, layout=_stages(768), execution=replace(e.execution, remat="full"))
 
 
 def _stages(microbatches: int, *, positions: bool = False, **optimizer: str) -> Layout:
@@ -279,7 +274,7 @@ def lingvo_175b() -> Experiment:
 
     96 layers of 12288, ReLU, learned positions, attention logits capped at 50; 1024 x 2048 tokens a step.
     """
-    e = _gspmd("lingvo_175b", layers=96, batch=1024, mesh=two_d(256, 8))
+    e = _gspmd(layers=96, batch=1024, mesh=two_d(256, 8))
     model = changed(
         e.model,
         {
@@ -295,9 +290,8 @@ def lingvo_175b() -> Experiment:
     return replace(e, model=model, data=replace(e.data, length=2048))
 
 
-def _gspmd(name: str, *, layers: int, batch: int, mesh: Layout, remat: str = "full") -> Experiment:
+def _gspmd(*, layers: int, batch: int, mesh: Layout, remat: str = "full") -> Experiment:
     return Experiment(
-        name=f"gpt.{name}",
         model=GptConfig(
             vocab=32_000,
             layers=layers,
@@ -327,47 +321,47 @@ def _lm_embedding(layout: Layout) -> Layout:
 
 def megatron_1_7b() -> Experiment:
     """Megatron 1.7B, Table 1: 24 layers of 2304, (1, 1, 32), batch 512: 137 TFLOPS a GPU, 44 % of peak."""
-    return _megatron("megatron_1_7b", layers=24, dim=2304, heads=24, batch=512, mesh=two_d(32, 1))
+    return _megatron(layers=24, dim=2304, heads=24, batch=512, mesh=two_d(32, 1))
 
 
 def megatron_3_6b() -> Experiment:
     """Megatron 3.6B: 30 layers of 3072, (2, 1, 32), batch 512: 138 TFLOPS, 44 %."""
-    return _megatron("megatron_3_6b", layers=30, dim=3072, heads=32, batch=512, mesh=two_d(32, 2))
+    return _megatron(layers=30, dim=3072, heads=32, batch=512, mesh=two_d(32, 2))
 
 
 def megatron_7_5b() -> Experiment:
     """Megatron 7.5B: 36 layers of 4096, (4, 1, 32), batch 512: 142 TFLOPS, 46 %."""
-    return _megatron("megatron_7_5b", layers=36, dim=4096, heads=32, batch=512, mesh=two_d(32, 4))
+    return _megatron(layers=36, dim=4096, heads=32, batch=512, mesh=two_d(32, 4))
 
 
 def megatron_18_4b() -> Experiment:
     """Megatron 18.4B: 40 layers of 6144, (8, 1, 32), batch 1024: 135 TFLOPS, 43 %."""
-    return _megatron("megatron_18_4b", layers=40, dim=6144, heads=48, batch=1024, mesh=fully_sharded(256, 1))
+    return _megatron(layers=40, dim=6144, heads=48, batch=1024, mesh=fully_sharded(256, 1))
 
 
 def megatron_39_1b() -> Experiment:
     """Megatron 39.1B: 48 layers of 8192, (8, 2, 32), batch 1536: 138 TFLOPS, 44 %."""
-    return _megatron("megatron_39_1b", layers=48, dim=8192, heads=64, batch=1536, mesh=fully_sharded(512, 1))
+    return _megatron(layers=48, dim=8192, heads=64, batch=1536, mesh=fully_sharded(512, 1))
 
 
 def megatron_76_1b() -> Experiment:
     """Megatron 76.1B: 60 layers of 10240, (8, 4, 32), batch 1792: 140 TFLOPS, 45 %."""
-    return _megatron("megatron_76_1b", layers=60, dim=10_240, heads=80, batch=1792, mesh=two_d(128, 8))
+    return _megatron(layers=60, dim=10_240, heads=80, batch=1792, mesh=two_d(128, 8))
 
 
 def megatron_145_6b() -> Experiment:
     """Megatron 145.6B: 80 layers of 12288, (8, 8, 24), batch 2304: 148 TFLOPS, 47 %."""
-    return _megatron("megatron_145_6b", layers=80, dim=12_288, heads=96, batch=2304, mesh=two_d(192, 8))
+    return _megatron(layers=80, dim=12_288, heads=96, batch=2304, mesh=two_d(192, 8))
 
 
 def megatron_310_1b() -> Experiment:
     """Megatron 310.1B: 96 layers of 16384, (8, 16, 15) on 1920 GPUs, batch 2160: 155 TFLOPS, 50 %. Here batch 2048."""
-    return _megatron("megatron_310_1b", layers=96, dim=16_384, heads=128, batch=2048, mesh=two_d(256, 8))
+    return _megatron(layers=96, dim=16_384, heads=128, batch=2048, mesh=two_d(256, 8))
 
 
 def megatron_529_6b() -> Experiment:
     """Megatron 529.6B: 105 layers of 20480, (8, 35, 9) on 2520 GPUs, batch 2520: 163 TFLOPS, 52 %. Here batch 2560."""
-    return _megatron("megatron_529_6b", layers=105, dim=20_480, heads=128, batch=2560, mesh=two_d(256, 8))
+    return _megatron(layers=105, dim=20_480, heads=128, batch=2560, mesh=two_d(256, 8))
 
 
 def megatron_1008b() -> Experiment:
@@ -376,7 +370,7 @@ def megatron_1008b() -> Experiment:
     Here 2048 chips and as many rows, one to a chip as in the paper; the residual stream is cut by positions, because its 25600
     dimensions in eight parts are not reduced and scattered in one go. Modelled: 85 s, 54 % MFU.
     """
-    return _megatron("megatron_1008b", layers=128, dim=25_600, heads=160, batch=2048, mesh=two_d_sequence(256, 8))
+    return _megatron(layers=128, dim=25_600, heads=160, batch=2048, mesh=two_d_sequence(256, 8))
 
 
 def megatron_1008b_pipelined() -> Experiment:
@@ -386,12 +380,11 @@ def megatron_1008b_pipelined() -> Experiment:
     Modelled: 96 s, 47 % MFU.
     """
     e = megatron_1008b()
-    return replace(e, name="gpt.megatron_1008b_pipelined", layout=_stages(512, positions=True, embed="data"))
+    return replace(e, layout=_stages(512, positions=True, embed="data"))
 
 
-def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
+def _megatron(*, layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
     return Experiment(
-        name=f"gpt.{name}",
         model=_gpt2_block(layers=layers, dim=dim, heads=heads, vocab=51_200, rows=2048),
         layout=mesh,
         data=TextData(cache="c4_2048", batch_size=batch, length=2048),
@@ -407,12 +400,12 @@ def _megatron(name: str, *, layers: int, dim: int, heads: int, batch: int, mesh:
 
 def palm_8b() -> Experiment:
     """PaLM 8B: 32 layers of 4096, 16 heads of 256, 8.63e9 parameters."""
-    return _palm("palm_8b", layers=32, dim=4096, heads=16, mesh=two_d(64, 4))
+    return _palm(layers=32, dim=4096, heads=16, mesh=two_d(64, 4))
 
 
 def palm_62b() -> Experiment:
     """PaLM 62B: 64 layers of 8192, 32 heads of 256, 62.50e9 parameters."""
-    return _palm("palm_62b", layers=64, dim=8192, heads=32, mesh=fully_sharded(512, 1))
+    return _palm(layers=64, dim=8192, heads=32, mesh=fully_sharded(512, 1))
 
 
 def palm_540b() -> Experiment:
@@ -422,15 +415,14 @@ def palm_540b() -> Experiment:
     Modelled: 28.0 s, 58 % MFU; as one of the paper's two pods had it (half the batch, full recomputation, no attention kernel),
     15.6 s, 52 %: a point of the calibration (BENCHMARKS.md).
     """
-    e = _palm("palm_540b", layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
+    e = _palm(layers=118, dim=18_432, heads=48, mesh=two_d(256, 12))
     # 256,000 ids don't divide by 12.
     return replace(e, model=replace(e.model, vocab=256_128), execution=replace(e.execution, remat="attention_in+attention_out"))
 
 
-def _palm(name: str, *, layers: int, dim: int, heads: int, mesh: Layout) -> Experiment:
+def _palm(*, layers: int, dim: int, heads: int, mesh: Layout) -> Experiment:
     # Section 2: SwiGLU, parallel layers, multi-query attention, rotary positions, tied embedding, no biases.
     return Experiment(
-        name=f"gpt.{name}",
         model=GptConfig(
             vocab=256_000,
             layers=layers,
@@ -459,7 +451,7 @@ def maxtext_22b() -> Experiment:
     Logits of a quarter of the positions at a time leave room for what attention returned (MaxText keeps nothing).
     Modelled: 12.2 s, 66 % MFU; MaxText's own step, 13.5 s.
     """
-    e = _maxtext("maxtext_22b", layers=48, dim=6144, hidden=24_576, heads=24, chips=64, per_chip=16)
+    e = _maxtext(layers=48, dim=6144, hidden=24_576, heads=24, chips=64, per_chip=16)
     return replace(e, execution=replace(e.execution, remat="attention_out", loss_chunks=4))
 
 
@@ -468,12 +460,11 @@ def maxtext_52b() -> Experiment:
 
     Modelled: 17.3 s, 68 % MFU.
     """
-    return _maxtext("maxtext_52b", layers=32, dim=12_288, hidden=49_152, heads=32, chips=192, per_chip=10)
+    return _maxtext(layers=32, dim=12_288, hidden=49_152, heads=32, chips=192, per_chip=10)
 
 
-def _maxtext(name: str, *, layers: int, dim: int, hidden: int, heads: int, chips: int, per_chip: int) -> Experiment:
+def _maxtext(*, layers: int, dim: int, hidden: int, heads: int, chips: int, per_chip: int) -> Experiment:
     return Experiment(
-        name=f"gpt.{name}",
         model=GptConfig(
             vocab=32_000,
             layers=layers,

@@ -33,7 +33,7 @@ def moe_quickstart() -> Experiment:
     """gpt.quickstart with 8 experts in every second layer, two a token (GShard's gating)."""
     e = gpt.quickstart()
     moe = MoeConfig(experts=ExpertsConfig(count=8), group_size=256)
-    return replace(e, name="gpt.moe_quickstart", model=replace(e.model, moe=moe), layout=data_parallel(1, 1))
+    return replace(e, model=replace(e.model, moe=moe), layout=data_parallel(1, 1))
 
 
 PLAIN = MoeLosses()
@@ -62,7 +62,7 @@ def mixtral_8x7b() -> Experiment:
         hidden_dim=14_336,
         moe=mixture(ExpertsConfig(count=8), TopK(choices=2, normalized=True)),
     )
-    return _released("mixtral_8x7b", model, fully_sharded(128, 1))
+    return _released(model, fully_sharded(128, 1))
 
 
 def qwen3_30b_a3b() -> Experiment:
@@ -81,7 +81,7 @@ def qwen3_30b_a3b() -> Experiment:
         hidden_dim=6144,
         moe=mixture(ExpertsConfig(count=128, hidden_dim=768), TopK(choices=8, normalized=True), MoeLosses(balance_weight=0.001)),
     )
-    return _released("qwen3_30b_a3b", model, fully_sharded(128, 1))
+    return _released(model, fully_sharded(128, 1))
 
 
 def olmoe_1b_7b() -> Experiment:
@@ -101,7 +101,7 @@ def olmoe_1b_7b() -> Experiment:
         hidden_dim=1024,
         moe=mixture(ExpertsConfig(count=64), TopK(choices=8), MoeLosses(z_weight=0.001)),
     )
-    return _released("olmoe_1b_7b", model, fully_sharded(64, 1), rate=4e-4)
+    return _released(model, fully_sharded(64, 1), rate=4e-4)
 
 
 def gpt_oss_20b() -> Experiment:
@@ -127,7 +127,7 @@ def gpt_oss_20b() -> Experiment:
         hidden_dim=2880,
         moe=moe,
     )
-    return _released("gpt_oss_20b", model, fully_sharded(64, 2))
+    return _released(model, fully_sharded(64, 2))
 
 
 def _magnitude(factor: float) -> float:
@@ -159,7 +159,7 @@ def deepseek_v3() -> Experiment:
         moe=moe,
         hidden_dim=18_432,
     )
-    e = _released("deepseek_v3", model, LAYOUTS["expert_fsdp"](16, 64), rate=2.2e-4)
+    e = _released(model, LAYOUTS["expert_fsdp"](16, 64), rate=2.2e-4)
     data, execution = replace(e.data, batch_size=2048), replace(e.execution, exchange_parts=4)
     return replace(e, data=data, execution=execution)
 
@@ -170,11 +170,10 @@ def _decoder(hidden_dim: int, *, bias: bool = False, **fields: Any) -> GptConfig
     return GptConfig(**{"positions": Rotary(), "feed_forward": dense, "output": Output(tied=False)} | fields)
 
 
-def _released(name: str, model: GptConfig, layout: Layout, rate: float = 3e-4) -> Experiment:
+def _released(model: GptConfig, layout: Layout, rate: float = 3e-4) -> Experiment:
     e = gpt_released.llama2_70b()
     return replace(
         e,
-        name=f"gpt.{name}",
         model=model,
         layout=layout,
         data=replace(e.data, batch_size=1024, length=ROW),
@@ -197,16 +196,16 @@ def glam_64b_64e() -> Experiment:
     for 1024 tokens a chip. Hence 512 chips here, an expert to eight of them. Modelled: 10.7 s,
     41 % MFU; 24 % of the step is exposed communication, more than half of it sums of gradients.
     """
-    e = _glam("glam_64b_64e", layers=64, dim=8192, heads=128, vocab=256_000, layout=LAYOUTS["expert_fsdp"](8, 64))
+    e = _glam(layers=64, dim=8192, heads=128, vocab=256_000, layout=LAYOUTS["expert_fsdp"](8, 64))
     return replace(e, execution=replace(e.execution, remat="attention_out+mixture_out", dispatch="all_to_all"))
 
 
 def glam_8b_64e() -> Experiment:
     """GLaM 8B/64E: 32 layers of 4096, experts of 16384: matrices of 142,942,928,896 parameters, the paper's 143B."""
-    return _glam("glam_8b_64e", layers=32, dim=4096, heads=32, vocab=32_000, layout=LAYOUTS["expert_two_d"](64, 4))
+    return _glam(layers=32, dim=4096, heads=32, vocab=32_000, layout=LAYOUTS["expert_two_d"](64, 4))
 
 
-def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: Layout) -> Experiment:
+def _glam(*, layers: int, dim: int, heads: int, vocab: int, layout: Layout) -> Experiment:
     """Praxis' settings (layers/glam.py) where the paper is silent: the first layer of a pair is the mixture, whose experts are
     ungated ReLU beside gated GELU in dense layers; no 1/sqrt(D) in attention; router and balance as GShard's.
 
@@ -234,7 +233,6 @@ def _glam(name: str, *, layers: int, dim: int, heads: int, vocab: int, layout: L
     )
     return replace(
         e,
-        name=f"gpt.{name}",
         model=model,
         layout=layout,
         data=replace(e.data, batch_size=1024, length=1024),

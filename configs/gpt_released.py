@@ -24,17 +24,16 @@ LLAMA3 = Llama3(factor=8.0, low=1.0, high=4.0, original=8192)
 
 def llama2_7b() -> Experiment:
     """LLaMA 2 7B (arXiv 2307.09288): 32 layers of 4096, 6.74e9 parameters, batch 4M tokens of 2e12."""
-    return _llama("llama2_7b", layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=two_d(32, 4))
+    return _llama(layers=32, dim=4096, hidden=11_008, heads=32, kv_heads=0, rate=3e-4, mesh=two_d(32, 4))
 
 
 def llama2_70b() -> Experiment:
     """LLaMA 2 70B: 80 layers of 8192, 68.98e9 parameters, 8 heads of keys and values."""
-    return _llama("llama2_70b", layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=fully_sharded(512, 1))
+    return _llama(layers=80, dim=8192, hidden=28_672, heads=64, kv_heads=8, rate=1.5e-4, mesh=fully_sharded(512, 1))
 
 
-def _llama(name: str, *, layers: int, dim: int, hidden: int, heads: int, kv_heads: int, rate: float, mesh: Layout) -> Experiment:
+def _llama(*, layers: int, dim: int, hidden: int, heads: int, kv_heads: int, rate: float, mesh: Layout) -> Experiment:
     return Experiment(
-        name=f"gpt.{name}",
         model=_decoder(
             vocab=32_000,
             layers=layers,
@@ -64,7 +63,7 @@ def llama3_1_8b() -> Experiment:
         positions=Rotary(base=5e5, scaling=LLAMA3),
         hidden_dim=14_336,
     )
-    return _released("llama3_1_8b", model)
+    return _released(model)
 
 
 def llama3_70b() -> Experiment:
@@ -78,7 +77,7 @@ def llama3_70b() -> Experiment:
         positions=Rotary(base=5e5),
         hidden_dim=28_672,
     )
-    e = _released("llama3_70b", model, fully_sharded(512, 1), rate=1.5e-4)
+    e = _released(model, fully_sharded(512, 1), rate=1.5e-4)
     return replace(e, execution=replace(e.execution, loss_chunks=4))
 
 
@@ -92,7 +91,7 @@ def mistral_7b() -> Experiment:
         attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8, pattern=(LayerVariant(window=4096),)),
         hidden_dim=14_336,
     )
-    return _released("mistral_7b", model)
+    return _released(model)
 
 
 def qwen2_5_7b() -> Experiment:
@@ -107,7 +106,7 @@ def qwen2_5_7b() -> Experiment:
         norm=NormConfig(eps=1e-6),
         hidden_dim=18_944,
     )
-    return _released("qwen2_5_7b", model)
+    return _released(model)
 
 
 def qwen3_8b() -> Experiment:
@@ -122,7 +121,7 @@ def qwen3_8b() -> Experiment:
         norm=NormConfig(eps=1e-6),
         hidden_dim=12_288,
     )
-    return _released("qwen3_8b", model)
+    return _released(model)
 
 
 def gemma2_9b() -> Experiment:
@@ -144,7 +143,7 @@ def gemma2_9b() -> Experiment:
         output=Output(cap=30.0),
         hidden_dim=14_336,
     )
-    return _released("gemma2_9b", model)
+    return _released(model)
 
 
 def gemma3_4b() -> Experiment:
@@ -167,7 +166,7 @@ def gemma3_4b() -> Experiment:
         positions=Rotary(base=1e6, scaling=Interpolation(factor=8.0)),
         hidden_dim=10_240,
     )
-    return _released("gemma3_4b", model)
+    return _released(model)
 
 
 def phi4() -> Experiment:
@@ -181,7 +180,7 @@ def phi4() -> Experiment:
         positions=Rotary(base=250_000.0),
         hidden_dim=17_920,
     )
-    return _released("phi4", model, fully_sharded(128, 1))
+    return _released(model, fully_sharded(128, 1))
 
 
 def olmo2_7b() -> Experiment:
@@ -197,7 +196,7 @@ def olmo2_7b() -> Experiment:
         norm=NormConfig(eps=1e-6, order="reordered"),
         hidden_dim=11_008,
     )
-    return _released("olmo2_7b", model)
+    return _released(model)
 
 
 def smollm2_135m() -> Experiment:
@@ -215,7 +214,6 @@ def smollm2_135m() -> Experiment:
         hidden_dim=1536,
     )
     return Experiment(
-        name="gpt.smollm2_135m",
         model=model,
         layout=data_parallel(1, 1),
         data=TextData(cache="smollm_english", batch_size=8, length=1024),
@@ -249,7 +247,7 @@ def smollm3_3b() -> Experiment:
         output=Output(tied=True),
         hidden_dim=11_008,
     )
-    return _released("smollm3_3b", model)
+    return _released(model)
 
 
 def _decoder(dialect: Any = "", *, hidden_dim: int, activation: Any = "silu", **fields: Any) -> GptConfig:
@@ -265,12 +263,11 @@ def _gemma(dialect: Any, *, model_dim: int, **fields: Any) -> GptConfig:
     return _decoder(dialect, model_dim=model_dim, **shape | fields)
 
 
-def _released(name: str, model: GptConfig, layout: Layout | None = None, rate: float = 3e-4) -> Experiment:
+def _released(model: GptConfig, layout: Layout | None = None, rate: float = 3e-4) -> Experiment:
     e, layout = llama2_70b(), layout or fully_sharded(64, 1)
     schedule = replace(e.optimizer.schedule, peak=rate)
     return replace(
         e,
-        name=f"gpt.{name}",
         model=model,
         layout=layout,
         eval=replace(e.eval, batch_size=layout.devices),

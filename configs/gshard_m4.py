@@ -36,7 +36,6 @@ def quickstart() -> Experiment:
     0.7 for copying the source.
     """
     return Experiment(
-        name="gshard_m4.quickstart",
         model=GShardM4Config(
             source_vocab=4096,
             target_vocab=2048,
@@ -62,7 +61,6 @@ def bench_67m() -> Experiment:
     4 + 4 layers as Switch Transformer counts them; 67 M parameters, and 33 M in the two tables that are only looked up.
     """
     return Experiment(
-        name="gshard_m4.bench_67m",
         model=GShardM4Config(
             source_vocab=32_000,
             target_vocab=32_000,
@@ -91,7 +89,6 @@ def moe_128e_12l() -> Experiment:
     # Parameters: 6 MoE layers x (128 experts x 2 x 1024 x 8192 + router) = 12.9e9, and 0.4e9 dense.
     # Tokens: 8192 rows x 128 = 2^20 source tokens a step; 1T source tokens in 1.0M steps.
     return Experiment(
-        name="gshard_m4.moe_128e_12l",
         model=GShardM4Config(layers=12, moe=MoeConfig(experts=ExpertsConfig(count=128), group_size=8192)),
         layout=layouts.expert_parallel_2d_fsdp(16, 8),
         data=TranslationData(cache="m4_102", batch_size=8192),
@@ -111,7 +108,6 @@ def moe_512e_12l() -> Experiment:
     base = moe_128e_12l()
     return replace(
         base,
-        name="gshard_m4.moe_512e_12l",
         model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=512))),
         layout=layouts.expert_parallel_2d_fsdp(64, 8),
         train=replace(base.train, steps=992_000),
@@ -127,7 +123,6 @@ def moe_2048e_12l() -> Experiment:
     base = moe_512e_12l()
     return replace(
         base,
-        name="gshard_m4.moe_2048e_12l",
         model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=2048))),
         layout=layouts.expert_parallel_2d_fsdp(128, 16),
         data=replace(base.data, batch_size=32_768),
@@ -144,7 +139,6 @@ def moe_128e_36l() -> Experiment:
     base = moe_128e_12l()
     return replace(
         base,
-        name="gshard_m4.moe_128e_36l",
         model=replace(base.model, layers=36),
         train=replace(base.train, steps=1_000_000),
         execution=replace(base.execution, remat=KEPT),
@@ -159,7 +153,6 @@ def moe_512e_36l() -> Experiment:
     base = moe_512e_12l()
     return replace(
         base,
-        name="gshard_m4.moe_512e_36l",
         model=replace(base.model, layers=36),
         train=replace(base.train, steps=998_000),
         execution=replace(base.execution, remat=KEPT),
@@ -176,7 +169,6 @@ def moe_2048e_36l() -> Experiment:
     base = moe_2048e_12l()
     return replace(
         base,
-        name="gshard_m4.moe_2048e_36l",
         model=replace(base.model, layers=36),
         train=replace(base.train, steps=249_000),
         execution=replace(base.execution, remat=KEPT),
@@ -189,7 +181,7 @@ def moe_2048e_60l() -> Experiment:
     34 % of cycles recompute (Figure 7). Modelled: 0.35 s a step.
     """
     base = moe_2048e_36l()
-    return replace(base, name="gshard_m4.moe_2048e_60l", model=replace(base.model, layers=60))
+    return replace(base, model=replace(base.model, layers=60))
 
 
 def dense_96l() -> Experiment:
@@ -201,7 +193,6 @@ def dense_96l() -> Experiment:
     base = moe_2048e_12l()
     return replace(
         base,
-        name="gshard_m4.dense_96l",
         model=GShardM4Config(layers=96, attention=GroupedQuery(heads=16, head_dim=64)),
         layout=LAYOUTS["fully_sharded"](256, 8),
         train=replace(base.train, steps=300_000),

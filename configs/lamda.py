@@ -20,12 +20,12 @@ ROWS, LENGTH = 256, 1024
 
 def lamda_2b() -> Experiment:
     """LaMDA 2B: 10 layers of 2560, 40 heads; 2,179,138,560 parameters. 501k steps."""
-    return _pretraining("lamda_2b", layers=10, dim=2560, heads=40, steps=501_000, layout=fully_sharded(64, 1))
+    return _pretraining(layers=10, dim=2560, heads=40, steps=501_000, layout=fully_sharded(64, 1))
 
 
 def lamda_8b() -> Experiment:
     """LaMDA 8B: 16 layers of 4096, 64 heads; 8,721,174,528 parameters. 521k steps."""
-    return _pretraining("lamda_8b", layers=16, dim=4096, heads=64, steps=521_000, layout=fully_sharded(64, 1))
+    return _pretraining(layers=16, dim=4096, heads=64, steps=521_000, layout=fully_sharded(64, 1))
 
 
 def lamda_137b() -> Experiment:
@@ -33,14 +33,13 @@ def lamda_137b() -> Experiment:
 
     56.5 % of 1024 v3 chips' peak (section 10, which does not say whether recomputation counts). 3M steps as printed.
     """
-    return _pretraining("lamda_137b", layers=64, dim=8192, heads=128, steps=3_000_000, layout=gpt.gspmd_128b().layout)
+    return _pretraining(layers=64, dim=8192, heads=128, steps=3_000_000, layout=gpt.gspmd_128b().layout)
 
 
-def _pretraining(name: str, *, layers: int, dim: int, heads: int, steps: int, layout: Layout) -> Experiment:
+def _pretraining(*, layers: int, dim: int, heads: int, steps: int, layout: Layout) -> Experiment:
     e = gpt.gspmd_128b()
     return replace(
         e,
-        name=f"lamda.{name}",
         model=changed(
             e.model,
             {
@@ -65,7 +64,6 @@ def smollm2_chat() -> Experiment:
     e = gpt_released.smollm2_135m()
     return replace(
         e,
-        name="lamda.smollm2_chat",
         data=LamdaData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
         optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=220, warmup=20, floor=0.1), b2=0.95),
         train=replace(

@@ -26,10 +26,9 @@ def dense(layers: int, dim: int, hidden: int, vocab: int) -> M2M100Config:
     )
 
 
-def pretraining(name: str, model: M2M100Config, layout: Layout, **execution: str) -> Experiment:
+def pretraining(model: M2M100Config, layout: Layout, **execution: str) -> Experiment:
     """Returns an experiment with Adam at 5e-4 and 4,000 steps of warm-up, then falling as 1 / sqrt(step)."""
     return Experiment(
-        name=name,
         model=model,
         layout=layout,
         data=TranslationData(cache="m4_102", batch_size=2048),
@@ -42,9 +41,9 @@ def pretraining(name: str, model: M2M100Config, layout: Layout, **execution: str
 
 def m418() -> Experiment:
     """M2M-100 "418M": 483,905,536 parameters, its table of 128,112 ids among them."""
-    return pretraining("m2m100.m418", dense(12, 1024, 4096, 128_112), fully_sharded(32, 1))
+    return pretraining(dense(12, 1024, 4096, 128_112), fully_sharded(32, 1))
 
 
 def b1_2() -> Experiment:
     """M2M-100 1.2B: 1,239,470,080 parameters."""
-    return pretraining("m2m100.b1_2", dense(24, 1024, 8192, 128_112), fully_sharded(64, 1))
+    return pretraining(dense(24, 1024, 8192, 128_112), fully_sharded(64, 1))

@@ -21,7 +21,6 @@ def paper() -> Experiment:
     since 13 x 49 + 4 = 641 is the number of input channels that a re-implementation states. Optimizer, batch and steps are ours.
     """
     return Experiment(
-        name="metnet2.paper",
         model=MetNet2Config(channels=53, masks=53),
         layout=spatial(8, 4, 4),
         data=GridData(
@@ -46,7 +45,6 @@ def paper() -> Experiment:
 def quickstart() -> Experiment:
     """Rain of the next two hours from an hour of radar, on two cores."""
     return Experiment(
-        name="metnet2.quickstart",
         model=MetNet2Config(
             channels=16,
             masks=1,
@@ -86,7 +84,6 @@ def quickstart() -> Experiment:
 def bench_2m() -> Experiment:
     """The paper's network, narrow and on small grids, in single precision on random ones: what speed on CPUs is compared on."""
     return Experiment(
-        name="metnet2.bench_2m",
         model=MetNet2Config(
             channels=8,
             masks=8,

@@ -59,7 +59,6 @@ def quickstart() -> Experiment:
         ),
     )
     return Experiment(
-        name="multimodal.quickstart",
         model=model,
         layout=data_parallel(1, 1),
         data=MultimodalData(
@@ -104,7 +103,6 @@ def pod() -> Experiment:
         towers=Towers(vision=changed(vit(48, 6144, 24_576, 48, 14), TOWER | VIT_22B), audio=conformer(36, 3072, 16, dropout=0.0)),
     )
     return Experiment(
-        name="multimodal.pod",
         model=model,
         layout=gathered_towers(4, 8, 64),
         data=MultimodalData(batch_size=65_536, height=224, width=224, seconds=16.0, targets_length=128),
@@ -124,7 +122,6 @@ def emoji() -> Experiment:
     both = quickstart()
     return replace(
         both,
-        name="multimodal.emoji",
         model=changed(both.model, {"towers.audio": None}),
         data=replace(both.data, cache="emoji_names", seconds=0.0, sounds=1, batch_size=4, temperature=1.0),  # pyright: ignore[reportCallIssue]
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),

@@ -19,17 +19,17 @@ VOCAB = 256_206
 
 def n600m() -> Experiment:
     """NLLB-200 distilled 600M: 615,073,792 parameters."""
-    return pretraining("nllb.n600m", dense(12, 1024, 4096, VOCAB), fully_sharded(32, 1))
+    return pretraining(dense(12, 1024, 4096, VOCAB), fully_sharded(32, 1))
 
 
 def n1_3b() -> Experiment:
     """NLLB-200 1.3B: 1,370,638,336 parameters."""
-    return pretraining("nllb.n1_3b", dense(24, 1024, 8192, VOCAB), fully_sharded(64, 1))
+    return pretraining(dense(24, 1024, 8192, VOCAB), fully_sharded(64, 1))
 
 
 def n3_3b() -> Experiment:
     """NLLB-200 3.3B: 3,344,863,232 parameters."""
-    return pretraining("nllb.n3_3b", dense(24, 2048, 8192, VOCAB), fully_sharded(128, 1))
+    return pretraining(dense(24, 2048, 8192, VOCAB), fully_sharded(128, 1))
 
 
 def catalogues() -> Experiment:
@@ -43,7 +43,6 @@ def catalogues() -> Experiment:
     base = n600m()
     return replace(
         base,
-        name="nllb.catalogues",
         layout=fully_sharded(1, 1),
         data=TranslationData(cache="m4_quickstart_released", batch_size=32, source_length=64, target_length=48),
         optimizer=AdamW(schedule=Cosine(peak=3e-5, steps=2000, warmup=100), b2=0.98, weight_decay=0.01),
@@ -63,4 +62,4 @@ def moe_54b() -> Experiment:
     )
     model = replace(dense(24, 2048, 8192, VOCAB), moe=moe)
     kept = "dispatched+attention_in+attention_out"
-    return pretraining("nllb.moe_54b", model, expert_fully_sharded(1, 128), remat=kept)
+    return pretraining(model, expert_fully_sharded(1, 128), remat=kept)

@@ -40,7 +40,7 @@ def _functions() -> dict[str, typing.Callable[[], Experiment]]:
         if isinstance(function, types.FunctionType)
         and function.__module__ == path
         and function.__annotations__.get("return") is Experiment
-        and not function.__code__.co_argcount
+        and not function.__code__.co_argcount + function.__code__.co_kwonlyargcount
     }
 
 
@@ -60,7 +60,7 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
 
 def load(name: str) -> Experiment:
     """Returns the experiment of this name; raises ConfigError with the nearest one."""
-    return lookup(name)()
+    return dataclasses.replace(lookup(name)(), name=name)
 
 
 def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:

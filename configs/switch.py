@@ -42,33 +42,33 @@ def mixture(experts: int, group_size: int, factor: float = 1.25, least: int = 4)
     )
 
 
-def _experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:
-    e = t5.experiment(name, model, layout)
+def _experiment(model: T5Config, layout: Layout, **execution: Any) -> Experiment:
+    e = t5.experiment(model, layout)
     return replace(e, train=replace(e.train, steps=550_000), execution=Execution(dtype="bfloat16", **execution))
 
 
 def quickstart() -> Experiment:
     """A first mixture on English text: t5.quickstart with 8 experts in every second layer, at equal FLOPs a token."""
-    return replace(t5.quickstart(), name="switch.quickstart", model=replace(t5.QUICKSTART, moe=QUICKSTART))
+    return replace(t5.quickstart(), model=replace(t5.QUICKSTART, moe=QUICKSTART))
 
 
 def bench_8e() -> Experiment:
     """t5.bench_60m with 8 experts in every second layer."""
     e = t5.bench_60m()
     moe = MoeConfig(experts=ExpertsConfig(count=8), router=Top1(), group_size=1024, capacity=Capacity(factor=1.25))
-    return replace(e, name="switch.bench_8e", model=replace(e.model, moe=moe))
+    return replace(e, model=replace(e.model, moe=moe))
 
 
 def debian_sections_5k() -> Experiment:
     """t5.debian_sections_5k from a run or a release of switch.quickstart."""
     e = t5.debian_sections_5k()
     moe = replace(QUICKSTART, group_size=128)  # a step has so many target positions
-    return replace(e, name="switch.debian_sections_5k", model=replace(e.model, moe=moe))
+    return replace(e, model=replace(e.model, moe=moe))
 
 
 def _base(experts: int) -> Experiment:
     model = replace(t5.v1_0(12, 768, 3072, 12), moe=mixture(experts, 2048))
-    return _experiment(f"switch.base_{experts}e", model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
+    return _experiment(model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
 
 
 def base_8e() -> Experiment:
@@ -105,14 +105,14 @@ def large_128e() -> Experiment:
     """Switch-Large: 26,309,291,008 parameters (printed: 26B)."""
     model = replace(t5.v1_0(24, 1024, 4096, 16), moe=mixture(128, 2048))
     kept = f"{KEPT}+up+ffn_out"  # there is room: 7.5 GiB a chip
-    return _experiment("switch.large_128e", model, expert_fully_sharded(1, 128), remat=kept)
+    return _experiment(model, expert_fully_sharded(1, 128), remat=kept)
 
 
 def xxl_128e() -> Experiment:
     """Switch-XXL: 394,675,073,024 parameters (printed: 395B), gated GELU; 128 experts, each cut over 2 chips and gathered where
     it is used, as is everything else. Experts that are computed in eight parts (section 5.6) wait longer for links."""
     model = replace(t5.v1_1(24, 4096, 10_240, 64), moe=mixture(128, 1024, least=2))
-    return _experiment("switch.xxl_128e", model, expert_fsdp(2, 128), remat=KEPT)
+    return _experiment(model, expert_fsdp(2, 128), remat=KEPT)
 
 
 def c_2048e() -> Experiment:
@@ -123,4 +123,4 @@ def c_2048e() -> Experiment:
     base = t5.v1_0(15, 2080, 6144, 30)
     moe = replace(mixture(2048, 256, 1.0, least=2), every=1)
     model = replace(base, tied=False, scale_logits=False, moe=moe)
-    return _experiment("switch.c_2048e", model, expert_parallel_2d(8, 128), remat=KEPT)
+    return _experiment(model, expert_parallel_2d(8, 128), remat=KEPT)

@@ -66,10 +66,9 @@ def v1_1(layers: int, dim: int, hidden: int, heads: int, vocab: int = 32_128) ->
     )
 
 
-def experiment(name: str, model: T5Config, layout: Layout, **execution: Any) -> Experiment:
+def experiment(model: T5Config, layout: Layout, **execution: Any) -> Experiment:
     """Pre-training as all T5's have it."""
     return Experiment(
-        name=name,
         model=model,
         layout=layout,
         data=SpanTextData(cache="c4_t5_568", batch_size=2048, length=568, multiple=128),
@@ -88,7 +87,6 @@ def quickstart() -> Experiment:
     thousand steps on the frequencies of words (docs/LOG.md).
     """
     return Experiment(
-        name="t5.quickstart",
         model=QUICKSTART,
         layout=expert_parallel(1, 1),
         data=SpanTextData(cache="t5_small", batch_size=32, length=70, multiple=16),  # 64 inputs and 14 targets
@@ -105,7 +103,6 @@ def bench_60m() -> Experiment:
         v1_0(6, 512, 2048, 8), {"dropout": 0.0, "feed_forward.dropout": 0.0, "decoder.source_dropout": 0.0, "loss.z_weight": 0.0}
     )
     return Experiment(
-        name="t5.bench_60m",
         model=model,
         layout=expert_parallel(1, 1),
         data=TranslationData(batch_size=8, source_length=128, target_length=128),
@@ -124,7 +121,6 @@ def debian_sections_5k() -> Experiment:
     """
     return replace(
         quickstart(),
-        name="t5.debian_sections_5k",
         data=TextToTextData(cache="t5_debian_sections_5k", batch_size=2),
         optimizer=Adafactor(schedule=Constant(value=1e-2)),
         train=Train(steps=500, clip_norm=1.0, log_every=20, checkpoint=Checkpointing(every=250, keep=1)),
@@ -134,53 +130,53 @@ def debian_sections_5k() -> Experiment:
 
 def v1_0_small() -> Experiment:
     """T5-Small: 60,506,624 parameters."""
-    return experiment("t5.v1_0_small", v1_0(6, 512, 2048, 8), fully_sharded(16, 1))
+    return experiment(v1_0(6, 512, 2048, 8), fully_sharded(16, 1))
 
 
 def v1_0_base() -> Experiment:
     """T5-Base: 222,903,552 parameters."""
-    return experiment("t5.v1_0_base", v1_0(12, 768, 3072, 12), fully_sharded(32, 1))
+    return experiment(v1_0(12, 768, 3072, 12), fully_sharded(32, 1))
 
 
 def v1_0_large() -> Experiment:
     """T5-Large: 737,668,096 parameters (printed: 770 M)."""
-    return experiment("t5.v1_0_large", v1_0(24, 1024, 4096, 16), fully_sharded(64, 1))
+    return experiment(v1_0(24, 1024, 4096, 16), fully_sharded(64, 1))
 
 
 def v1_0_3b() -> Experiment:
     """T5-3B: 2,851,598,336 parameters; heads of 128."""
-    return experiment("t5.v1_0_3b", v1_0(24, 1024, 16_384, 32, 128), fully_sharded(128, 1), remat="full")
+    return experiment(v1_0(24, 1024, 16_384, 32, 128), fully_sharded(128, 1), remat="full")
 
 
 def v1_0_11b() -> Experiment:
     """T5-11B: 11,307,321,344 parameters; 128 heads of 128."""
-    return experiment("t5.v1_0_11b", v1_0(24, 1024, 65_536, 128, 128), fully_sharded(256, 1), remat="full")
+    return experiment(v1_0(24, 1024, 65_536, 128, 128), fully_sharded(256, 1), remat="full")
 
 
 def v1_1_small() -> Experiment:
     """T5 1.1 Small: 76,961,152 parameters."""
-    return experiment("t5.v1_1_small", v1_1(8, 512, 1024, 6), fully_sharded(16, 1))
+    return experiment(v1_1(8, 512, 1024, 6), fully_sharded(16, 1))
 
 
 def v1_1_base() -> Experiment:
     """T5 1.1 Base: 247,577,856 parameters."""
-    return experiment("t5.v1_1_base", v1_1(12, 768, 2048, 12), fully_sharded(32, 1))
+    return experiment(v1_1(12, 768, 2048, 12), fully_sharded(32, 1))
 
 
 def v1_1_large() -> Experiment:
     """T5 1.1 Large: 783,150,080 parameters."""
-    return experiment("t5.v1_1_large", v1_1(24, 1024, 2816, 16), fully_sharded(64, 1))
+    return experiment(v1_1(24, 1024, 2816, 16), fully_sharded(64, 1))
 
 
 def v1_1_xl() -> Experiment:
     """T5 1.1 XL: 2,849,757,184 parameters."""
-    return experiment("t5.v1_1_xl", v1_1(24, 2048, 5120, 32), fully_sharded(128, 1), remat="full")
+    return experiment(v1_1(24, 2048, 5120, 32), fully_sharded(128, 1), remat="full")
 
 
 def v1_1_xxl() -> Experiment:
     """T5 1.1 XXL: 11,135,332,352 parameters."""
     kept = "attention_in+attention_out+gate+up"
-    return experiment("t5.v1_1_xxl", v1_1(24, 4096, 10_240, 64), fully_sharded(128, 1), remat=kept)
+    return experiment(v1_1(24, 4096, 10_240, 64), fully_sharded(128, 1), remat=kept)
 
 
 def mt5_small() -> Experiment:
@@ -211,4 +207,4 @@ def mt5_xxl() -> Experiment:
 def _mt5(size: str, model: T5Config, like: Experiment) -> Experiment:
     """mT5's rows (1024 tokens, batches of 1024) of random tokens, otherwise as T5 1.1 of the same size."""
     data = SpanTextData(batch_size=1024, length=1137, multiple=128)  # 1024 inputs
-    return replace(like, name=f"t5.mt5_{size}", model=model, data=data)
+    return replace(like, model=model, data=data)

@@ -41,10 +41,9 @@ def vit(layers: int, dim: int, hidden: int, heads: int, patch: int, **fields: An
     )
 
 
-def experiment(name: str, model: VitConfig, layout: Layout, batch: int, steps: int, peak: float, **fields: Any) -> Experiment:
+def experiment(model: VitConfig, layout: Layout, batch: int, steps: int, peak: float, **fields: Any) -> Experiment:
     """Pre-training on ImageNet-1k as AugReg's with medium augmentation: 300 epochs, Adam, a decay of weights, clipping to 1."""
     return Experiment(
-        name=f"vit.{name}",
         model=model,
         layout=layout,
         data=ImageData(
@@ -61,40 +60,40 @@ def experiment(name: str, model: VitConfig, layout: Layout, batch: int, steps: i
 
 def b16() -> Experiment:
     """ViT-B/16: 86,567,656 parameters with its head of 1,000 classes."""
-    return experiment("b16", vit(12, 768, 3072, 12, 16, dropout=0.1), data_parallel(16, 1), 4096, 93_000, 1e-3)
+    return experiment(vit(12, 768, 3072, 12, 16, dropout=0.1), data_parallel(16, 1), 4096, 93_000, 1e-3)
 
 
 def l16() -> Experiment:
     """ViT-L/16: 304,326,632 parameters with its head of 1,000 classes."""
-    return experiment("l16", vit(24, 1024, 4096, 16, 16, dropout=0.1), fully_sharded(32, 1), 4096, 93_000, 1e-3)
+    return experiment(vit(24, 1024, 4096, 16, 16, dropout=0.1), fully_sharded(32, 1), 4096, 93_000, 1e-3)
 
 
 def h14() -> Experiment:
     """ViT-H/14: 632,045,800 parameters with its head of 1,000 classes."""
-    return experiment("h14", vit(32, 1280, 5120, 16, 14, dropout=0.1), fully_sharded(64, 1), 4096, 93_000, 1e-3)
+    return experiment(vit(32, 1280, 5120, 16, 14, dropout=0.1), fully_sharded(64, 1), 4096, 93_000, 1e-3)
 
 
-def _jft(name: str, model: VitConfig, layout: Layout, batch: int, steps: int, **fields: Any) -> Experiment:
+def _jft(model: VitConfig, layout: Layout, batch: int, steps: int, **fields: Any) -> Experiment:
     """Pre-training on JFT-3B with a MAP head (Scaling ViT, section 3): sigmoid loss, Adafactor, reciprocal square root."""
     model = changed(model, {"pooling": MapPooling(), "head.classes": JFT_CLASSES, "head.loss": "sigmoid", "head.bias": -10.0})
-    e = experiment(name, model, layout, batch, steps, 8e-4, **fields)
+    e = experiment(model, layout, batch, steps, 8e-4, **fields)
     schedule = InverseSqrt(scale=8e-4 * 100, flat=10_000, warmup=10_000)
     return replace(e, data=ImageData(batch_size=batch), optimizer=Adafactor(schedule=schedule, parameter_scale=False))
 
 
 def giant_14() -> Experiment:
     """ViT-g/14: 1,011,199,616 parameters in its body, 1,078,144,921 with MAP head and classes."""
-    return _jft("giant_14", vit(40, 1408, 6144, 16, 14), fully_sharded(128, 1), 16_384, 1_000_000)
+    return _jft(vit(40, 1408, 6144, 16, 14), fully_sharded(128, 1), 16_384, 1_000_000)
 
 
 def gigantic_14() -> Experiment:
     """ViT-G/14: 1,842,772,352 parameters in its body, 1,930,404,761 with MAP head and classes."""
-    return _jft("gigantic_14", vit(48, 1664, 8192, 16, 14), fully_sharded(128, 2), 16_384, 1_000_000)
+    return _jft(vit(48, 1664, 8192, 16, 14), fully_sharded(128, 2), 16_384, 1_000_000)
 
 
 def e14() -> Experiment:
     """ViT-e/14: 3,805,417,728 parameters in its body, 3,926,402,969 with MAP head and classes."""
-    return _jft("e14", vit(56, 1792, 15_360, 16, 14), fully_sharded(256, 1), 16_384, 1_000_000)
+    return _jft(vit(56, 1792, 15_360, 16, 14), fully_sharded(256, 1), 16_384, 1_000_000)
 
 
 def vit_22b() -> Experiment:
@@ -105,11 +104,11 @@ def vit_22b() -> Experiment:
     """
     model = changed(vit(48, 6144, 24_576, 48, 14), VIT_22B)
     # Of 6144 rows one of 64 devices has 96, whole tiles of a TPU; one of 1024 would have 6, to be laid out anew at each use.
-    e = _jft("vit_22b", model, fsdp_within_data(16, 64), 65_536, 177_000, remat="context")
+    e = _jft(model, fsdp_within_data(16, 64), 65_536, 177_000, remat="context")
     return replace(e, optimizer=replace(e.optimizer, schedule=InverseSqrt(scale=1e-3 * 100, flat=10_000, warmup=10_000)))
 
 
-def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: float, **fields: Any) -> Experiment:
+def _sparse(model: VitConfig, experts: int, layout: Layout, peak: float, **fields: Any) -> Experiment:
     """V-MoE's pre-training on ImageNet-21k (appendix B): 300 epochs of 4,096 pictures, Adam, a decay of 0.1, mixup 0.5."""
     moe = MoeConfig(
         experts=ExpertsConfig(count=experts),
@@ -119,7 +118,7 @@ def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: flo
         losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
     model = changed(model, {"moe": moe, "head.classes": 21_843})
-    e = experiment(name, model, layout, 4096, 900_000, peak, **fields)
+    e = experiment(model, layout, 4096, 900_000, peak, **fields)
     return replace(
         e,
         data=replace(e.data, cache="", augmentation=Augmentation(crop="resized", flip=True, mixup=0.5)),
@@ -129,27 +128,27 @@ def _sparse(name: str, model: VitConfig, experts: int, layout: Layout, peak: flo
 
 def moe_s32_8e() -> Experiment:
     """V-MoE-S/32, which is no ViT-S: 8 layers of 512, 8 experts in every second."""
-    return _sparse("moe_s32_8e", vit(8, 512, 2048, 8, 32), 8, expert_parallel(2, 8), 1e-3)
+    return _sparse(vit(8, 512, 2048, 8, 32), 8, expert_parallel(2, 8), 1e-3)
 
 
 def moe_b16_8e() -> Experiment:
     """V-MoE-B/16, 8 experts in every second layer: 284,177,664 parameters without its head."""
-    return _sparse("moe_b16_8e", vit(12, 768, 3072, 12, 16), 8, expert_parallel(4, 8), 8e-4)
+    return _sparse(vit(12, 768, 3072, 12, 16), 8, expert_parallel(4, 8), 8e-4)
 
 
 def moe_b16_32e() -> Experiment:
     """V-MoE-B/16, 32 experts in every second layer."""
-    return _sparse("moe_b16_32e", vit(12, 768, 3072, 12, 16), 32, expert_parallel_2d(1, 32), 8e-4)
+    return _sparse(vit(12, 768, 3072, 12, 16), 32, expert_parallel_2d(1, 32), 8e-4)
 
 
 def moe_l16_32e() -> Experiment:
     """V-MoE-L/16, 32 experts in every second layer: 3.4 billion parameters."""
-    return _sparse("moe_l16_32e", vit(24, 1024, 4096, 16, 16), 32, expert_parallel(2, 32), 4e-4)
+    return _sparse(vit(24, 1024, 4096, 16, 16), 32, expert_parallel(2, 32), 4e-4)
 
 
 def moe_h14_32e() -> Experiment:
     """V-MoE-H/14, 32 experts in every second layer: 7.2 billion parameters."""
-    return _sparse("moe_h14_32e", vit(32, 1280, 5120, 16, 14), 32, expert_parallel(4, 32), 3e-4)
+    return _sparse(vit(32, 1280, 5120, 16, 14), 32, expert_parallel(4, 32), 3e-4)
 
 
 def moe_15b() -> Experiment:
@@ -157,7 +156,7 @@ def moe_15b() -> Experiment:
 
     The paper pre-trains it on JFT-300M; this one has the recipe of the others.
     """
-    e = _sparse("moe_15b", vit(48, 1408, 6400, 16, 14), 32, expert_parallel(8, 32), 3e-4)
+    e = _sparse(vit(48, 1408, 6400, 16, 14), 32, expert_parallel(8, 32), 3e-4)
     return replace(e, execution=replace(e.execution, remat="dots"))
 
 
@@ -180,7 +179,6 @@ def quickstart() -> Experiment:
     time. What limits it is not how fast it learns but that it learns the pictures by heart, hence mixup and the decay.
     """
     return Experiment(
-        name="vit.quickstart",
         model=QUICKSTART,
         layout=data_parallel(1, 1),
         data=ImageData(
@@ -210,13 +208,12 @@ def moe_quickstart() -> Experiment:
         capacity=Capacity(factor=1.05, eval_factor=1.05, multiple=4),
         losses=MoeLosses(balance_weight=0.0, importance_weight=0.005),
     )
-    return replace(quickstart(), name="vit.moe_quickstart", model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1))
+    return replace(quickstart(), model=replace(QUICKSTART, moe=moe), layout=expert_parallel(1, 1))
 
 
 def bench_s16() -> Experiment:
     """ViT-S/16 in single precision without dropout, on random pictures: what speed on CPUs is compared on."""
     return Experiment(
-        name="vit.bench_s16",
         model=changed(vit(12, 384, 1536, 6, 16), {"feed_forward.activation": "gelu"}),
         layout=data_parallel(1, 1),
         data=ImageData(batch_size=8),

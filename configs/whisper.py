@@ -34,10 +34,9 @@ def model(dim: int, encoder: int, decoder: int, vocab: int = 51_865, mels: int =
     )
 
 
-def experiment(name: str, model: WhisperConfig, layout: Layout, peak: float, **execution: str) -> Experiment:
+def experiment(model: WhisperConfig, layout: Layout, peak: float, **execution: str) -> Experiment:
     """Returns a size's experiment with the paper's optimizer; `peak` is table 17's."""
     return Experiment(
-        name=f"whisper.{name}",
         model=model,
         layout=layout,
         data=SpeechData(
@@ -63,44 +62,44 @@ def experiment(name: str, model: WhisperConfig, layout: Layout, peak: float, **e
 
 def tiny() -> Experiment:
     """Whisper tiny: 37,760,640 parameters (printed: 39 M), 576,000 of them the encoder's sinusoids."""
-    return experiment("tiny", model(384, 4, 4), data_parallel(16, 1), 1.5e-3)
+    return experiment(model(384, 4, 4), data_parallel(16, 1), 1.5e-3)
 
 
 def tiny_en() -> Experiment:
     """Whisper tiny.en: 37,760,256 parameters, a vocabulary of 51,864 ids."""
-    return experiment("tiny_en", model(384, 4, 4, vocab=51_864), data_parallel(16, 1), 1.5e-3)
+    return experiment(model(384, 4, 4, vocab=51_864), data_parallel(16, 1), 1.5e-3)
 
 
 def base() -> Experiment:
     """Whisper base: 72,593,920 parameters (printed: 74 M)."""
-    return experiment("base", model(512, 6, 6), data_parallel(16, 1), 1e-3)
+    return experiment(model(512, 6, 6), data_parallel(16, 1), 1e-3)
 
 
 def small() -> Experiment:
     """Whisper small: 241,734,912 parameters (printed: 244 M)."""
-    return experiment("small", model(768, 12, 12), fully_sharded(32, 1), 5e-4)
+    return experiment(model(768, 12, 12), fully_sharded(32, 1), 5e-4)
 
 
 def medium() -> Experiment:
     """Whisper medium: 763,857,920 parameters (printed: 769 M)."""
-    return experiment("medium", model(1024, 24, 24), fully_sharded(64, 1), 2.5e-4)
+    return experiment(model(1024, 24, 24), fully_sharded(64, 1), 2.5e-4)
 
 
 def large_v2() -> Experiment:
     """Whisper large and large-v2: 1,543,304,960 parameters (printed: 1,550 M)."""
-    return experiment("large_v2", model(1280, 32, 32), fully_sharded(64, 1), 1.75e-4, remat="full")
+    return experiment(model(1280, 32, 32), fully_sharded(64, 1), 1.75e-4, remat="full")
 
 
 def large_v3() -> Experiment:
     """Whisper large-v3: 1,543,490,560 parameters; 128 bands, a token for Cantonese."""
     sizes = model(1280, 32, 32, vocab=51_866, mels=128)
-    return experiment("large_v3", sizes, fully_sharded(64, 1), 1.75e-4, remat="full")
+    return experiment(sizes, fully_sharded(64, 1), 1.75e-4, remat="full")
 
 
 def turbo() -> Experiment:
     """Whisper large-v3-turbo: 808,878,080 parameters (printed: 809 M), four decoder layers."""
     sizes = model(1280, 32, 4, vocab=51_866, mels=128)
-    return experiment("turbo", sizes, fully_sharded(64, 1), 1.75e-4, remat="full")
+    return experiment(sizes, fully_sharded(64, 1), 1.75e-4, remat="full")
 
 
 def czech() -> Experiment:
@@ -114,7 +113,6 @@ def czech() -> Experiment:
     whole = base()
     return replace(
         whole,
-        name="whisper.czech",
         layout=data_parallel(1, 1),
         data=SpeechData(
             cache="fillets_whisper",
@@ -146,7 +144,6 @@ def english() -> Experiment:
     base = czech()
     return replace(
         base,
-        name="whisper.english",
         data=replace(base.data, cache="fillets_english", batch_size=4, targets_length=96),
         optimizer=AdamW(schedule=Linear(peak=3e-5, steps=200, warmup=20), b2=0.98, weight_decay=0.01),
         train=replace(
@@ -164,7 +161,6 @@ def bench_tiny() -> Experiment:
     base = tiny()
     return replace(
         base,
-        name="whisper.bench_tiny",
         layout=data_parallel(1, 1),
         data=SpeechData(batch_size=4, seconds=30.0, padding="silence", targets_length=64),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),

@@ -15,7 +15,6 @@ from tests.toy.swatches.config import SwatchData
 def conv() -> Experiment:
     """Predicts the next grid."""
     return Experiment(
-        name="toy.conv",
         model=ToyConvConfig(),
         layout=data_parallel(1, 1),
         data=ToyGrids(),
@@ -27,7 +26,6 @@ def conv() -> Experiment:
 def linear() -> Experiment:
     """Names the class of small pictures, which are mixed in pairs."""
     return Experiment(
-        name="toy.linear",
         model=ToyLinearConfig(),
         layout=data_parallel(1, 1),
         data=ImageData(
@@ -40,4 +38,4 @@ def linear() -> Experiment:
 
 def swatches() -> Experiment:
     """Names colours."""
-    return dataclasses.replace(linear(), name="toy.swatches", data=SwatchData())
+    return dataclasses.replace(linear(), data=SwatchData())

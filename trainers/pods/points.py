@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
 
-from configs import bert, gpt
+from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Exponential
 from models.parts.attention.config import Sinusoidal
@@ -39,12 +39,12 @@ class Point:
 
 
 def _mlperf_480b() -> Experiment:
-    e = bert.mlperf_480b()
+    e = registry.load("bert.mlperf_480b")
     return replace(e, execution=replace(e.execution, remat="full"))
 
 
 def _mlperf_200b() -> Experiment:
-    e = bert.mlperf_200b()
+    e = registry.load("bert.mlperf_200b")
     execution = replace(e.execution, remat="attention_in+context+attention_out")
     return replace(e, execution=execution, layout=replace(two_d(64, 16), name="mlperf_200b"))
 
@@ -55,7 +55,7 @@ def _maxtext_v4(e: Experiment) -> Experiment:
 
 
 def _palm_540b() -> Experiment:
-    e = gpt.palm_540b()  # half of the batch: one pod of the two
+    e = registry.load("gpt.palm_540b")  # half of the batch: one pod of the two
     return replace(e, data=replace(e.data, batch_size=1024), execution=replace(e.execution, remat="full"))
 
 
@@ -69,7 +69,7 @@ def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
       rows: of each chip.
       mesh: (data, mdl).
     """
-    e = gpt.maxtext_22b()
+    e = registry.load("gpt.maxtext_22b")
     model = changed(
         e.model,
         {
@@ -113,7 +113,7 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
       rows: of each chip.
       remat: MaxText's "full" recomputes a layer, its "minimal" keeps the products of weights: "dots".
     """
-    e = gpt.maxtext_22b()
+    e = registry.load("gpt.maxtext_22b")
     whole, remainder = divmod(scale.bit_length() - 1, 3)
     hidden = 2 ** (whole + (remainder > 0))
     model = changed(
@@ -141,8 +141,8 @@ V5P = "MaxText's README of its v5p configurations"
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
     "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
-    "maxtext_22b": Point(lambda: _maxtext_v4(gpt.maxtext_22b()), "v4:4x4x4", 0.567, "MaxText", V4),
-    "maxtext_52b": Point(lambda: _maxtext_v4(gpt.maxtext_52b()), "v4:4x4x12", 0.560, "MaxText", V4),
+    "maxtext_22b": Point(lambda: _maxtext_v4(registry.load("gpt.maxtext_22b")), "v4:4x4x4", 0.567, "MaxText", V4),
+    "maxtext_52b": Point(lambda: _maxtext_v4(registry.load("gpt.maxtext_52b")), "v4:4x4x12", 0.560, "MaxText", V4),
     "palm_540b": Point(_palm_540b, "v4:12x16x16", 0.462, "PaLM", "arXiv 2204.02311, section 4.1, from memory"),
     "pax_16b": Point(lambda: _pax(36, 6144, 16, (16, 2)), "v4:2x4x4", 0.424, "Pax", PAX),
     "pax_32b": Point(lambda: _pax(40, 8192, 8, (16, 4)), "v4:4x4x4", 0.423, "Pax", PAX),
