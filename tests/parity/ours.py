@@ -16,6 +16,7 @@ from models.conformer.config import ConformerConfig, Waveform
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
+from models.parts.attention.config import Learned
 from models.parts.decoding import beam_search
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.transformer_config import EncoderDecoderConfig
@@ -109,7 +110,8 @@ def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the model's outputs, by the names of `transformers`."""
     config = source.config
-    m, b = model(source), batch(given, from_first=bool(getattr(config, "first_position", 0)))
+    first = config.positions.first if isinstance(config, BertConfig) and isinstance(config.positions, Learned) else 0
+    m, b = model(source), batch(given, from_first=first > 0)
     if isinstance(config, EncoderDecoderConfig):
         results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         searches = (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
@@ -130,7 +132,7 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
 
 def _heard(m: Any, b: dict[str, jax.Array]) -> jax.Array:
     x_BSM = m.features(b)[0]
-    return m.head(x_BSM) if m.c.vocab else x_BSM
+    return m.head.logits(x_BSM) if m.c.vocab else x_BSM
 
 
 def _features(m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
