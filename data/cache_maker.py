@@ -166,26 +166,26 @@ class RecordedMaker(CacheMaker[Config]):
 
     SPLITS = ("test", "validation")
 
-    def __init__(self, name: str, settings: Config, root: Path, progress: Progress = print):
-        super().__init__(name, settings, root, progress)
-        self.contents = Contents()
+    @functools.cached_property
+    def contents(self) -> Contents:
+        """Digests of what the splits hold."""
+        return Contents()
 
     @abc.abstractmethod
     def held_out(self, split: str, tally: Tally) -> Iterator[tuple[bytes, dict[str, Any]]]:
         """Yields (the record of a row, its raw example) of a held-out split; counts examples."""
 
-    def examples(self, split: str) -> Iterable[dict[str, Any]]:
-        """Writes the rows of a split; returns its raw examples."""
-        tally, kept = self.tallies.setdefault(split, Tally()), list[dict[str, Any]]()
+    def write_split(self, split: str) -> None:
+        tally, examples = self.tallies.setdefault(split, Tally()), list[dict[str, Any]]()
 
         def records() -> Iterator[bytes]:
             for record, example in self.held_out(split, tally):
-                kept.append(example)
+                examples.append(example)
                 yield record
 
         tally.rows = packing.write_records(self.folder / f"{split}.array_record", records())
+        caches.write_examples(self.folder / f"{split}.jsonl", examples)
         self.report(split, tally)
-        return kept
 
     def manifest(self) -> dict[str, Any]:
         return {

@@ -130,7 +130,7 @@ class Decode:
       limit: at most so many examples; 0 takes all.
       beams: hypotheses of an example; 1 is greedy search.
       length_penalty: alpha of ((5 + length) / 6)^alpha, which divides the log-probability (models/parts/decoding.py).
-      max_length: longest output in tokens, its end included.
+      max_length: longest output in tokens, its end included; of sounds, in each window.
       batch_size: examples decoded together.
     """
 

@@ -32,14 +32,12 @@ if TYPE_CHECKING:  # main imports it, after JAX is set up
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
-    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(parser, "a workdir, release, HF folder, GGUF")
     parser.add_argument("--candidates", type=int, default=16, help="replies that are drawn and ranked")
     parser.add_argument("--top-k", type=int, default=40, help="draws among so many likeliest tokens; 0 among all")
     parser.add_argument("--seed", type=int, default=0, help="of the draws")
     parser.add_argument("--show", action="store_true", help="print the candidates of every turn")
     parser.add_argument("--no-tools", action="store_true", help="ask no tools")
-    cli.add_precision(parser)
     args = parser.parse_args()
     for name, least in (("candidates", 1), ("top_k", 0), ("seed", 0)):
         if getattr(args, name) < least:

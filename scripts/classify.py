@@ -21,8 +21,7 @@ from scripts import cli
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir or a release")
-    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(parser, "a workdir or a release")
     parser.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of examples, one JSON object a line")
     parser.add_argument(
         "--votes", type=int, default=0, metavar="N", help="with --file: print N labels in proportion to their probabilities"
@@ -31,7 +30,6 @@ def main() -> int:
         "--top", type=int, metavar="N", help="print the N likeliest labels: 1 of texts and 5 of pictures by default"
     )
     parser.add_argument("example", nargs="*", help="texts to classify, or files of pictures")
-    cli.add_precision(parser)
     args = parser.parse_args()
     if bool(args.example) == bool(args.file):
         raise cli.ConfigError("give either texts, or pictures, or --file")

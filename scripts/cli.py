@@ -90,8 +90,15 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
 
 
+def add_checkpoint(parser: argparse.ArgumentParser, forms: str) -> None:
+    """Adds the arguments of `opened` and `opened_to_serve`; `forms` says in which forms a trained model may lie there."""
+    parser.add_argument("--checkpoint", type=folder, required=True, metavar="DIR", help=forms)
+    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    add_precision(parser)
+
+
 def add_precision(parser: argparse.ArgumentParser) -> None:
-    """Adds the argument of `opened`, `opened_to_serve` and `computed_in`."""
+    """Adds the argument of `computed_in`."""
     parser.add_argument(
         "--execution.dtype",
         dest="dtype",

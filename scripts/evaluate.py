@@ -21,8 +21,7 @@ from scripts import cli
 
 def main() -> int:
     p = cli.parser(__doc__)
-    p.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
-    p.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(p, "see above")
     p.add_argument("--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default")
     p.add_argument("--split", help="held-out split; the experiment's by default")
     p.add_argument("--limit", type=int, help="the most examples to score; 0 takes all")
@@ -31,7 +30,6 @@ def main() -> int:
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
     p.add_argument("--json", action="store_true", help="print JSON")
-    cli.add_precision(p)
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)

@@ -20,15 +20,13 @@ MAPS = (0, 2)  # places of the thresholds whose probabilities are drawn
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a run or a release")
-    parser.add_argument("--step", type=int, help="the checkpoint of a run; the newest by default")
+    cli.add_checkpoint(parser, "a run or a release")
     parser.add_argument("--split", default="test", help="of the prepared series: test, the default, or validation")
     parser.add_argument("--time", metavar="TIME", help="the last frame that the model sees, as 2018-05-20T14:30")
     parser.add_argument(
         "--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE", help="the page; forecast.html by default"
     )
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
-    cli.add_precision(parser)
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
     from data.grids.task import series_of

@@ -18,8 +18,7 @@ from scripts import cli
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="a workdir, release, HF folder, GGUF")
-    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(parser, "a workdir, release, HF folder, GGUF")
     parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation; 64")
     parser.add_argument(
         "--temperature", type=float, default=0.0, help="of what is drawn; 0, the default, takes the likeliest token"
@@ -38,7 +37,6 @@ def main() -> int:
     parser.add_argument("--chat", action="store_true", help="a prompt is a user's turn, in the checkpoint's chat template")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
-    cli.add_precision(parser)
     args = parser.parse_args()
     for name, least in (("tokens", 1), ("samples", 1), ("beams", 0), ("top_k", 0), ("temperature", 0)):
         if getattr(args, name) < least:

@@ -28,8 +28,7 @@ FORMATS = ("text", "json", "srt", "vtt")
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("file", nargs="+", type=Path, help="sound files")
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
-    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(parser, "see above")
     parser.add_argument("--language", default="", metavar="CODE", help="of the speech, e.g. cs; asked of the model by default")
     parser.add_argument("--translate", action="store_true", help="write English instead of what is said")
     parser.add_argument("--no-timestamps", action="store_true", help="texts without times, a segment for each window")
@@ -38,7 +37,6 @@ def main() -> int:
     parser.add_argument("--format", default="text", metavar="F", help=f"one of {', '.join(FORMATS)}")
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output")
-    cli.add_precision(parser)
     args = parser.parse_args()
     form = "json" if args.json else args.format
     if form not in FORMATS:

@@ -21,14 +21,12 @@ ROWS = 64  # sentences translated together: experiments' batches are for pods
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--checkpoint", type=cli.folder, required=True, metavar="DIR", help="see above")
-    parser.add_argument("--step", type=int, help="the checkpoint of a workdir; the newest by default")
+    cli.add_checkpoint(parser, "see above")
     parser.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
     parser.add_argument("--to", default="", metavar="LANG", help="language to translate into, English by default")
     parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
     parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
-    cli.add_precision(parser)
     args = parser.parse_args()
     if args.text and args.file:
         raise cli.ConfigError("give either sentences or --file")

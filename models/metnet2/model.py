@@ -141,8 +141,8 @@ class MetNet2(nnx.Module, HasOutputs):
         self.frames = Frames(c, keys[1], scope / "frames")
         self.widen = Pointwise(c.frame_dim, c.context.dim, keys[2], scope / "widen", **back)
         given: Any = back | {"names": ("frame_channels", "in_channels")}
-        told = c.channels + c.masks
-        self.ahead = Pointwise(told, c.context.dim, keys[7], scope / "ahead", **given) if c.ahead else None
+        in_channels = c.channels + c.masks
+        self.ahead = Pointwise(in_channels, c.context.dim, keys[7], scope / "ahead", **given) if c.ahead else None
         self.sharp = Pointwise(c.fine, c.detail.dim, keys[8], scope / "sharp", **given) if c.fine else None
         self.context = stack_modules(lambda k: ContextStack(c, k, scope / "context"), keys[3], c.context.stacks)
         self.refine = Pointwise(c.context.dim, c.detail.dim * points, keys[4], scope / "refine", **back)

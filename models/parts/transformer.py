@@ -165,7 +165,7 @@ def norm(c: BlockConfig, scope: Component) -> Norm:
 
 @dataclasses.dataclass(frozen=True)
 class Role:
-    """What sets a layer apart from others of its model.
+    """The differences of a layer from others of its model.
 
     Attributes:
       attends_to_source: adds a second attention, whose keys and values are another sequence's.

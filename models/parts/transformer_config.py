@@ -232,7 +232,7 @@ class StackConfig(BlockConfig):
 
     @property
     def multiple(self) -> int:
-        """What the number of layers is a multiple of."""
+        """The number that divides the number of layers."""
         return self.stacks * len(self.layer_group)
 
     @property
@@ -251,7 +251,7 @@ class StackConfig(BlockConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DecoderConfig:
-    """What sets a decoder apart from the encoder beside it.
+    """The differences of a decoder from the encoder beside it.
 
     Attributes:
       layers: those of the model that are the decoder's; 0 means half.
@@ -320,7 +320,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def multiple(self) -> int:
-        """What the number of layers is a multiple of: units, as many in either stack unless the decoder has its own number."""
+        """The number that divides the number of layers: both stacks have as many groups, unless the decoder has its own number."""
         return len(self.layer_group) if self.decoder.layers else super().multiple
 
     @property

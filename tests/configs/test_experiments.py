@@ -190,8 +190,8 @@ def test_a_union_keeps_its_member():
 def test_differences_name_fields():
     """Differences between two experiments are listed by path, old to new."""
     a, b = registry.load("gshard_m4.moe_128e_12l"), registry.load("gshard_m4.moe_512e_12l")
-    found = registry.differences(a.model, b.model)
-    assert found == ["moe.experts.count: 128 -> 512", "moe.group_size: 8192 -> 2048"]
+    differences = registry.differences(a.model, b.model)
+    assert differences == ["moe.experts.count: 128 -> 512", "moe.group_size: 8192 -> 2048"]
 
 
 def test_a_misspelt_experiment_names_the_nearest():

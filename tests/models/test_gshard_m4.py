@@ -95,7 +95,7 @@ def test_the_decoder_is_causal(model, float64):
 
 
 def test_padding_is_invisible(model, float64):
-    """Ids in padding, on either side, change no real token's logits."""
+    """Whatever stands in padding, on either side, changes no real token's logits."""
     batch = example(1, 9, 12)
     changed = {k: v.copy() for k, v in batch.items()}
     changed["inputs"][0, 9:] = 7

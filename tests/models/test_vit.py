@@ -129,9 +129,9 @@ def test_a_picture_is_alone_and_every_patch_counts(fields, float64):
     assert_allclose(one[0], want[0], rtol=0, atol=1e-12)
     for row, column in np.ndindex(3, 4):
         changed = arrays["images"].at[0, 4 * row, 4 * column, 0].add(1.0)
-        found = logits(model, changed)
-        assert np.abs(found[0] - want[0]).max() > 1e-6
-        assert_array_equal(found[1:], want[1:])
+        result = logits(model, changed)
+        assert np.abs(result[0] - want[0]).max() > 1e-6
+        assert_array_equal(result[1:], want[1:])
     if model.c.positions is not None:
         flipped = logits(model, arrays["images"].reshape(3, 3, 4, 4, 4, 2)[:, ::-1].reshape(3, 12, 16, 2))
         assert np.abs(flipped - want).max() > 1e-6

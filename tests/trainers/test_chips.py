@@ -1,4 +1,4 @@
-"""Plans are what runs: on a TPU a step is compiled with the options that its plan is priced with."""
+"""A plan is what runs: on a TPU a step is compiled with the options that its plan is priced with."""
 
 import types
 

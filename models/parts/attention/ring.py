@@ -224,7 +224,7 @@ def _backward(ring: Ring, causal: bool, kept: Any, grads: Halves) -> tuple[Any, 
     dkv = tuple((zeros(k, ring.kv_axis), zeros(v, ring.kv_axis)) for k, v, *_ in keys)
     dtable = jax.tree.map(lambda x: jnp.zeros((num_shards(ring.scope), *x.shape), x.dtype), table)
     (dq, dtable), (_, dkv) = ring.round(step, (dq, dtable), (keys, dkv))
-    dqueries = tuple((d.astype(q.dtype), *(None for _ in rest)) for d, (q, *rest) in zip(dq, queries, strict=True))
+    dqueries = tuple((d.astype(q.dtype), *(None for _ in others)) for d, (q, *others) in zip(dq, queries, strict=True))
     dkeys = tuple((dk.astype(k.dtype), dv.astype(v.dtype), None, None) for (dk, dv), (k, v, *_) in zip(dkv, keys, strict=True))
     return dqueries, dkeys, jax.tree.map(lambda x: jnp.sum(x, axis=0), dtable), None
 

@@ -50,7 +50,7 @@ def moving(speed: tuple[float, float], steps: int = 9, size: tuple[int, int] = (
 
 
 def test_persistence_and_translation():
-    """A picture that moves as a whole is forecast by its translation, to about a point, and not by the last frame."""
+    """A field that moves as a whole is forecast by its translation, to about a point, and not by the last frame."""
     frames = moving((1, -2))
     inner = (slice(30, 66), slice(30, 90))
     assert (baselines.persistence(frames[:7], 2) == frames[6]).all()

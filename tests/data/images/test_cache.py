@@ -112,7 +112,7 @@ def test_copies_in_splits_that_a_folder_has_are_trained_on_nowhere(tmp_path):
 
 
 def test_small_classes_are_trained_on_whole(tmp_path):
-    """Nothing is held out of a class of one or two pictures; which classes a split lacks is said and in the manifest."""
+    """Nothing of a class of one or two pictures is held out; which classes a split lacks is said and in the manifest."""
     top, said = write_folder(tmp_path / "pictures", {"ant": 30, "bee": 2, "cow": 1, "doe": 3}), []
     cache = prepare("made", ImageCache(source=f"folder:{top}"), data_dir=tmp_path, progress=said.append)
     labels = {split: [label for _, label in members(cache, split)] for split in ("train", "validation", "test")}

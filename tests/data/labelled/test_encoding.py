@@ -50,7 +50,7 @@ def test_two_texts_as_roberta_has_them(tmp_path):
     [((3,), (3,)), ((9,), (6,)), ((2, 3), (2, 3)), ((9, 2), (3, 2)), ((1, 9), (1, 4)), ((4, 3), (3, 2)), ((9, 9), (3, 2))],
 )
 def test_too_long_texts_lose_their_end(tokenizer, lengths, kept):
-    """One text has 6 of 8 tokens; of the 5 for two texts the longer one gives way, until both are equal."""
+    """One text keeps 6 of 8 tokens; of the 5 for two texts the longer one gives way, until both are equal."""
     tally = Tally()
     letters = [*"abcdefabc"]
     example = {side: " ".join(letters[:n]) for side, n in zip(("text", "pair"), lengths, strict=False)}

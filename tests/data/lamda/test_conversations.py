@@ -123,7 +123,7 @@ def test_the_best_of_several_is_good_as_often_as_in_all_draws():
 
 
 def test_errors_are_those_of_other_samples():
-    """AUC, and the best of four by score, have the standard deviation that is told over made-up samples of 80."""
+    """Over made-up samples of 80, AUC and the best of four by score have the standard deviation that is told."""
     rng, areas, shares = np.random.default_rng(0), [], []
     for _ in range(400):
         good = np.arange(80) < 40

@@ -80,7 +80,7 @@ def test_a_small_archive_of_much_is_refused_before_it_is_read(tmp_path, monkeypa
 
 @pytest.mark.parametrize("name", ["p.zip", "p.tgz", "p.deb", "p.rar"])
 def test_what_is_no_archive_is_refused_in_one_line(tmp_path, name):
-    """The line is the same for a file that is no archive of its kind, or of any."""
+    """The line names a file that is no archive of its kind, or of any."""
     (tmp_path / name).write_bytes(b"nothing of the kind")
     with pytest.raises(ArchiveError, match=r"^[^\n]*p\.[^\n]*$"):
         list(archives.members(tmp_path / name, ""))

@@ -39,7 +39,7 @@ def random_row(seed: int) -> dict[str, np.ndarray]:
 @pytest.mark.parametrize("whole_word", [False, True])
 @pytest.mark.parametrize("seed", range(20))
 def test_what_is_chosen(vocabulary, seed, whole_word):
-    """In order, floor(rate N) of N common tokens are chosen; the row differs nowhere else; the input stays as it is."""
+    """Masking chooses floor(rate N) of N common tokens, in order; the row differs nowhere else; the input stays as it is."""
     row = random_row(seed)
     before = row["tokens"].copy()
     output = masked(row, vocabulary, seed, whole_word=whole_word, predictions=30)

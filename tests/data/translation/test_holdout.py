@@ -34,7 +34,7 @@ def test_cover_prefers_keys_of_many_languages():
 
 
 def test_no_held_out_source_is_trained_on():
-    """Training keeps its pair, and the test loses it, of two English strings with one translation in a language, one held out.
+    """Two English strings have one translation in a language, one is held out: training keeps its pair and the test loses it.
 
     "open the file ..." and "load the file" share no 4-gram: their English alone does not tell that one gives the other away.
     """

@@ -80,7 +80,7 @@ def test_rules_that_double_a_text_are_refused(part, times, tmp_path):
     ids=lambda parts: next(iter(parts)),
 )
 def test_other_ways_to_make_a_text_long_are_refused(parts, tmp_path):
-    """Refused are a prefix, text in place of a letter or between letters, bytes as characters, a text many times, long pieces."""
+    """Prefixes, text in place of a letter or between letters, bytes as characters, repeated texts and long pieces are bounded."""
     with pytest.raises(VocabularyError, match=r"tokenizer\.json(: its rules can make a text| has) [\d,]+ .*, more than"):
         Tokenizer(vocabulary(tmp_path, **parts))
 

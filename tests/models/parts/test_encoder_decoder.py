@@ -89,7 +89,7 @@ def test_decoding_a_position_at_a_time_is_teacher_forcing(float64, fields):
 
 
 def test_every_nth_layer_is_a_mixture():
-    """Of 12 layers, 6 a stack: with every third two mixtures and four dense layers each; with 1 mixtures alone."""
+    """Each stack has 6 of 12 layers: with every third two mixtures and four dense layers; with 1 mixtures alone."""
     for every, dense in ((3, 4), (1, 0)):
         model = jax.eval_shape(lambda every=every: model_of(moe=changed(EXPERTS, {"every": every}), layers=12))
         layers = {"sparse": 0, "dense": 0}

@@ -67,11 +67,11 @@ def test_top_k_takes_the_best_with_their_probabilities(choices):
     logits = rng.normal(size=(2, 6, 7))
     gates = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
-    found = moe.top_k_gating(TopK(choices=choices), jnp.asarray(gates, jnp.float32), jnp.asarray(mask))
+    choice = moe.top_k_gating(TopK(choices=choices), jnp.asarray(gates, jnp.float32), jnp.asarray(mask))
     order = np.argsort(-gates, axis=-1)[..., :choices]
-    assert_array_equal(found.expert_GSK, order)
-    assert_allclose(found.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
-    assert_array_equal(found.requested_GSK, np.broadcast_to(mask[..., None], order.shape))
+    assert_array_equal(choice.expert_GSK, order)
+    assert_allclose(choice.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
+    assert_array_equal(choice.requested_GSK, np.broadcast_to(mask[..., None], order.shape))
 
 
 def test_capacity_may_be_rounded_up_to_a_multiple():
@@ -439,8 +439,8 @@ def test_no_slot_is_used_twice():
     # The same in two blocks of choices, the second not full.
     many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
     assert many.requested_GSK[0].size > moe.BLOCK
-    found, paper = (np.asarray(f(many, 5))[np.asarray(many.requested_GSK)] for f in (moe.find_slots, slots_by_cumsum))
-    assert_array_equal(found, paper)
+    places, paper = (np.asarray(f(many, 5))[np.asarray(many.requested_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    assert_array_equal(places, paper)
     routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
     for g in range(2):
         kept = np.asarray(routing.dispatch_mask_GN[g])

@@ -91,8 +91,8 @@ def test_deepseeks_mixture_is_its_formula(float64):
     """Equations 12 to 16 of DeepSeek-V3, a token at a time: sigmoids, the bias in the choice, groups, gates over their sum, and
     the shared expert."""
     layer, x, mask = layer_of(DEEPSEEK)
-    found, _ = jax.jit(layer)(x, mask, EVALUATION)
-    for x_M, y_M in zip(np.asarray(x).reshape(-1, SIZE), np.asarray(found).reshape(-1, SIZE), strict=True):
+    output, _ = jax.jit(layer)(x, mask, EVALUATION)
+    for x_M, y_M in zip(np.asarray(x).reshape(-1, SIZE), np.asarray(output).reshape(-1, SIZE), strict=True):
         score = 1 / (1 + np.exp(-x_M @ np.asarray(layer.router[...])))
         by = score + np.asarray(layer.correction[...])
         best = np.argsort(-np.sort(by.reshape(4, 2)).sum(1))[:2]

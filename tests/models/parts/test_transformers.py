@@ -62,7 +62,7 @@ def test_an_encoder_sees_the_whole_example(name, float64):
 
 @pytest.mark.parametrize("name", GPT + BERT)
 def test_padding_does_not_matter(name, float64):
-    """Ids in padding change no output of a real token, and no loss."""
+    """Whatever stands in padding changes no output of a real token, and no loss."""
     model, batch = model_of(name), batch_of([7], [12])
     other = batch | {"tokens": np.where(batch["segments"] == 0, 9, batch["tokens"]).astype(np.int32)}
     real = batch["segments"] > 0

@@ -18,7 +18,7 @@ from trainers.pods.bound import Work
 
 
 def test_a_name_has_the_form_whose_axes_are_as_long():
-    """The name "attention_in" is that of 4 heads and of 2 for keys and values, each with the axes of its own heads."""
+    """The name "attention_in" has two forms, of 4 heads and of 2 for keys and values, each with the axes of its own heads."""
     e = registry.tiny(registry.load("gpt.quickstart"))
     e = dataclasses.replace(e, model=changed(e.model, {"attention.heads": 4, "attention.kv_heads": 2}))
     forms = {a.shape[2]: a.axes for a in activations(e) if a.name == "attention_in"}

@@ -62,7 +62,7 @@ def test_activations_are_drawn_that_a_part_has_and_that_lie_differently():
 
 
 def test_what_an_axis_does_in_each_part():
-    """An axis may cut a part's own weights, and what passes through it: one that cuts nothing of it holds copies."""
+    """Each axis shows what it cuts of a part's own weights, and of what passes through it; one that cuts nothing holds copies."""
     layout = dataclasses.replace(
         LAYOUT,
         rules=also(LAYOUT.rules, act_vocab="model"),

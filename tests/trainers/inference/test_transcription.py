@@ -67,7 +67,7 @@ def test_a_likelier_time_than_any_word_is_a_time():
     ],
 )
 def test_segments_of_a_window(ids, pieces, following):
-    """A segment lies between two timestamps, and the last one says where the next window begins."""
+    """The segments are what lies between two timestamps, and the beginning of the next window comes with them."""
     got = segments(ids, RULES, 30.0)
     assert got == (pieces, following) or (ids == [20, 20, 20] and got[1] == 1)
 

@@ -98,7 +98,7 @@ def test_a_table_is_read_as_text_and_as_markdown():
 
 
 def test_sizes_beyond_the_devices_are_left_out():
-    """Two points of 4, 8 and 16 devices are measured where there are eight."""
+    """Sizes of 4, 8 and 16 give two points where there are eight devices."""
     curve = dataclasses.replace(faked("devices", 1.0, 1.0), sizes=(4, 8, 16))
     assert [p["size"] for p in growth.measure(curve, 7)] == [4, 8]
 

@@ -56,7 +56,7 @@ class Machine:
 
 
 class Output:
-    """An array that a device computes; it is there at a moment."""
+    """The output of a device's computation, which is there at a moment."""
 
     def __init__(self, machine: Machine, ready: float):
         self.machine, self.ready = machine, ready
