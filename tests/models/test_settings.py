@@ -30,6 +30,8 @@ class Experts:
 
 @dataclasses.dataclass(frozen=True)
 class Attention:
+    heads: int
+    head_dim: int
     bias: bool = True
 
 
@@ -38,9 +40,7 @@ class Config:
     """A model of a made-up family."""
 
     model_dim: int
-    heads: int
-    head_dim: int
-    attention: Attention = Attention()
+    attention: Attention
     activation: str = "relu"
     order: str = "pre"
     dropout: float = 0.0
@@ -76,7 +76,7 @@ MIXTURE = dataclasses.replace(
 def test_a_table_reads_and_writes():
     """Settings of 8 and 4, and what is left out, are a configuration, which is written in the order of rows."""
     c = TYPE.read({"width": 8, "n_heads": 4, "bias": False, "groups": 4})
-    assert c == Config(model_dim=8, heads=4, head_dim=2, attention=Attention(bias=False), dropout=0.25)
+    assert c == Config(model_dim=8, attention=Attention(4, 2, bias=False), dropout=0.25)
     written = {
         "is_toy": True,
         "width": 8,
@@ -94,9 +94,9 @@ def test_a_table_reads_and_writes():
 def test_fields_of_fields_are_named_by_dotted_paths():
     """A class in `initial` is made of the fields that rows say of it; other fields keep what the default has."""
     c = MIXTURE.read({"width": 8, "n_experts": 3})
-    assert c.experts == Experts(count=3) and c.attention == Attention()
+    assert c.experts == Experts(count=3) and c.attention == Attention(2, 4)
     assert MIXTURE.write(c)["n_experts"] == 3
-    assert changed(c, {"experts.count": 5, "heads": 8}) == dataclasses.replace(c, experts=Experts(5), heads=8)
+    assert changed(c, {"experts.count": 5, "dropout": 0.5}) == dataclasses.replace(c, experts=Experts(5), dropout=0.5)
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_row_refuses_what_it_cannot_read(settings, error):
 )
 def test_a_model_that_a_table_cannot_say_is_not_written(table, changes, error):
     """The line names the field, its value and what the models of this type have."""
-    c: Any = Config(model_dim=8, heads=4, head_dim=2)
+    c: Any = Config(model_dim=8, attention=Attention(4, 2))
     with pytest.raises(InterchangeError) as caught:
         table.write(dataclasses.replace(c, **changes))
     assert error in str(caught.value)

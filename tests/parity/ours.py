@@ -110,13 +110,8 @@ def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the model's outputs, by the names of `transformers`."""
     config = source.config
-    m, b = (
-        model(source),
-        batch(
-            given,
-            from_first=isinstance(config, BertConfig) and isinstance(config.positions, Learned) and config.positions.first > 0,
-        ),
-    )
+    first = config.positions.first if isinstance(config, BertConfig) and isinstance(config.positions, Learned) else 0
+    m, b = model(source), batch(given, from_first=first > 0)
     if isinstance(config, EncoderDecoderConfig):
         results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         searches = (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))

@@ -178,7 +178,7 @@ class Generator:
         if self.longest and len(ids) + self.config.tokens > self.longest:
             raise DataError(
                 f"a prompt of {len(ids)} tokens and a continuation of {self.config.tokens} are more than the model's "
-                f"max_positions={self.longest}"
+                f"positions.rows={self.longest}"
             )
         if self.config.length and len(ids) > self.config.length:
             raise DataError(f"a prompt of {len(ids)} tokens is longer than {self.config.length}")

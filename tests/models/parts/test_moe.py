@@ -332,18 +332,17 @@ def test_experts_have_slots_for_the_fewest_tokens_that_the_floor_says():
     assert [moe.capacity(1.25, 8, 8, least) for least in (1, 4, 16)] == [1, 4, 8]
 
 
-def block(model_dim: int, hidden_dim: int, **fields: Any) -> BlockConfig:
+def block(model_dim: int, hidden_dim: int, *, bias: bool = False) -> BlockConfig:
     """A layer with feed-forward networks of this size."""
-    return BlockConfig(
-        model_dim=model_dim, attention=GroupedQuery(heads=1, head_dim=2), feed_forward=Dense(hidden_dim=hidden_dim), **fields
-    )
+    heads, dense = GroupedQuery(heads=1, head_dim=2), Dense(hidden_dim=hidden_dim, bias=bias)
+    return BlockConfig(model_dim=model_dim, attention=heads, positions=None, feed_forward=dense)
 
 
 def mixture_of(**experts) -> tuple[Moe, jax.Array]:
     experts = ExpertsConfig(count=4, **experts)
     c = MoeConfig(experts=experts, router=Top1(), group_size=32, capacity=Capacity(factor=0.0))
     rng = np.random.default_rng(0)
-    return Moe(c, block(MODEL, HIDDEN, ffn_bias=True), jax.random.key(0), HERE), jnp.array(rng.normal(size=(2, 32, MODEL)))
+    return Moe(c, block(MODEL, HIDDEN, bias=True), jax.random.key(0), HERE), jnp.array(rng.normal(size=(2, 32, MODEL)))
 
 
 def test_tokens_may_get_nothing_from_their_experts(float64):

@@ -1,6 +1,5 @@
 """Hugging Face folders of encoder-decoders with tensors that are stray, missing, there twice, or tied but different."""
 
-import dataclasses
 import json
 import shutil
 from pathlib import Path
@@ -11,6 +10,7 @@ from safetensors.numpy import load_file, save_file
 
 from data.vocabularies import files
 from models.interchange import InterchangeError
+from models.parts.nested import changed as with_fields
 from tests.helpers.vocabularies import write_pieces
 from tests.parity.live import FIXTURES
 from trainers.weights import huggingface
@@ -150,9 +150,8 @@ def test_a_capacity_that_rows_may_exceed_is_named(tmp_path, capsys):
 def test_a_mixture_that_drops_tokens_in_evaluation_is_not_written(name, tmp_path):
     """Its capacity is that of a group of tokens, which no class of `transformers` has."""
     source = HuggingFace(FIXTURES / name)
-    moe = dataclasses.replace(source.config.moe, eval_capacity_factor=2.0)
-    source.config = dataclasses.replace(source.config, moe=moe)
-    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: moe\.eval_capacity_factor=2\.0"):
+    source.config = with_fields(source.config, {"moe.capacity.eval_factor": 2.0})
+    with pytest.raises(InterchangeError, match=r"of Hugging Face is like this model: moe\.capacity\.eval_factor=2\.0"):
         huggingface.write_folder(source, tmp_path / "f")
     assert not (tmp_path / "f").exists()
 

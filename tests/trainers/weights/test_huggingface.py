@@ -145,7 +145,7 @@ def test_an_output_matrix_unlike_the_embeddings_is_not_dropped(name, tied, tmp_p
     """Whatever config.json says of a folder with both, its logits are those of `transformers`, which does not tie them."""
     folder = copy(name, tmp_path / "both", tie_word_embeddings=tied)
     source = HuggingFace(folder)
-    assert source.config == HuggingFace(FIXTURES / name).config and not source.config.tied
+    assert source.config == HuggingFace(FIXTURES / name).config and not source.config.output.tied
     expected = load_file(folder / "expected.safetensors")
     given = {k: expected.pop(k) for k in ("tokens", "mask")}
     assert ours.distance(ours.outputs(source, given), expected, given["mask"]) < 1e-4
@@ -192,7 +192,7 @@ def test_copies_are_compared_without_being_held(tmp_path):
     source = HuggingFace(tmp_path / "hf")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert source.config.tied and "softmax.weight" not in source.shapes
+    assert source.config.output.tied and "softmax.weight" not in source.shapes
     assert peak < table.nbytes
 
 
@@ -236,7 +236,7 @@ def test_a_bare_decoder_is_said_to_lack_an_output(tmp_path):
         HuggingFace(folder)
     for part in ("holds no output matrix (lm_head.weight)", "set tie_word_embeddings to true", "model.embed_tokens.weight"):
         assert part in str(caught.value)
-    assert HuggingFace(copy("llama", tmp_path / "good", bare, tie_word_embeddings=True)).config.tied
+    assert HuggingFace(copy("llama", tmp_path / "good", bare, tie_word_embeddings=True)).config.output.tied
 
 
 def test_a_tensor_under_two_names_is_refused(tmp_path):
@@ -433,7 +433,7 @@ def test_another_model_is_refused():
     assert "and 9 more" in str(caught.value)
     other = changed(source.config, {"feed_forward.activation": "gelu_tanh"})
     weights.check(shapes_of(other), source)
-    with pytest.raises(InterchangeError, match=r"'gelu', this one has 'gelu_tanh'; set --model\.activation gelu"):
+    with pytest.raises(InterchangeError, match=r"'gelu', this one has 'gelu_tanh'; set --model\.feed_forward\.activation gelu"):
         weights.fitting(other, shapes_of(other), source)
 
 
