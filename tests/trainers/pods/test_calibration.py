@@ -108,7 +108,7 @@ def test_maxtext_scales_are_its_own():
     models: dict[str, Any] = {
         name: POINTS[name].experiment().model for name in ("v5e_16b", "v5e_32b", "v5e_64b", "v5p_512b", "v5p_1024b")
     }
-    sizes = {name: (m.layers, m.model_dim, m.hidden_dim, m.heads) for name, m in models.items()}
+    sizes = {name: (m.layers, m.model_dim, m.feed_forward.hidden_dim, m.attention.heads) for name, m in models.items()}
     assert sizes == {
         "v5e_16b": (32, 4096, 28_672, 64),
         "v5e_32b": (32, 8192, 28_672, 64),

@@ -14,6 +14,7 @@ from data.speech.config import SpeechData
 from data.speech.vocabulary import VocabularyError, WhisperVocabulary, open_vocabulary
 from models.families import family_of
 from models.interchange import InterchangeError
+from models.parts import nested
 from models.sharding.params import to_params
 from models.whisper.config import WhisperConfig
 from models.whisper.tokens import no_speech
@@ -32,8 +33,8 @@ def whisper(tmp_path_factory) -> Path:
     assert isinstance(vocabulary, WhisperVocabulary)
     c = registry.load("whisper.tiny").model.tiny()
     assert isinstance(c, WhisperConfig)
-    sizes: dict[str, Any] = dict(vocab=vocabulary.size, start_id=vocabulary.start, source_positions=100)
-    c = type(c)(**{**c.__dict__, **sizes, "mels": 80})
+    sizes = {"vocab": vocabulary.size, "decoder.start_id": vocabulary.start, "source_positions": 100, "mels": 80}
+    c = nested.changed(c, sizes)
     params = to_params(jax.jit(lambda: family_of(c).model(c, jax.random.key(0), ALONE))())
     huggingface.write_folder(Arrays(c, params, top / "vocabulary"), top / "hf")
     return top / "hf"
