@@ -320,7 +320,7 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def multiple(self) -> int:
-        """The number that divides the number of layers: both stacks have as many groups, unless the decoder has its own number."""
+        """The number that divides `layers`: both stacks have as many groups, unless the decoder has its own number."""
         return len(self.layer_group) if self.decoder.layers else super().multiple
 
     @property
