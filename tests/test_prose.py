@@ -80,5 +80,5 @@ def test_entries_of_the_log_have_five_fields():
     for entry in entries:
         title = entry.splitlines()[0]
         assert re.findall(r"^- \*\*(\w+)\.\*\* \S", entry, re.M) == FIELDS, title
-        assert re.search(r"\*\*Commit\.\*\* `[0-9a-f]{7}`", entry), title
+        assert re.search(r"\*\*Commit\.\*\* `[0-9a-f]{7,8}`", entry), title
     assert all(len(line) <= 120 for line in page.splitlines())
