@@ -1,6 +1,7 @@
 """The training step: one jitted function of (state, batch), the same for every family and every layout."""
 
 import dataclasses
+import functools
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -34,14 +35,14 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
         loss = with_params(plan.model, plan.in_place(trained | frozen)).loss(part, context, totals)
         return loss.value, loss
 
-    def part_gradients(part: Batch, context: Context) -> tuple[Any, Loss]:
-        if one_f_one_b.is_used(plan.model):
-            params, pull = jax.vjp(lambda trained: plan.with_adapters(trained | frozen), trained)
-            loss, grads = one_f_one_b.loss_and_gradients(plan.model, params, part, totals, context)
-            return pull(grads)[0], loss
-        (_, loss), grads = jax.value_and_grad(objective, has_aux=True)(trained, part, context)
-        return grads, loss
+    def pipelined(part: Batch, context: Context) -> tuple[Any, Loss]:
+        assert one_f_one_b.is_used(plan.model)
+        params, pull = jax.vjp(lambda trained: plan.with_adapters(trained | frozen), trained)
+        loss, grads = one_f_one_b.loss_and_gradients(plan.model, params, part, totals, context)
+        return pull(grads)[0], loss
 
+    differentiated = functools.partial(jax.grad(objective, has_aux=True), trained)
+    part_gradients = pipelined if one_f_one_b.is_used(plan.model) else differentiated
     if n == 1:
         return part_gradients(batch, context)
 
