@@ -155,6 +155,6 @@ def test_names_of_activations():
     row = Setting("act", "activation", Activation, "gelu")
     read = {name: row.read({"act": name})["activation"] for name in ("gelu_new", "gelu_pytorch_tanh", "swish")}
     assert read == {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "swish": "silu"}
-    assert row.write(Config(model_dim=8, heads=4, head_dim=2, activation="gelu_tanh")) == {"act": "gelu_new"}
+    assert row.write(Config(model_dim=8, attention=Attention(heads=4, head_dim=2), activation="gelu_tanh")) == {"act": "gelu_new"}
     with pytest.raises(InterchangeError, match="no activation 'swsh' here; did you mean 'swish'"):
         row.read({"act": "swsh"})
