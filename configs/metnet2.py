@@ -6,7 +6,7 @@ paper's.
 
 from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import AdamW, Constant, Cosine, Linear
-from data.grids.config import Forecasts, GridData
+from data.grids.config import Area, Forecasts, GridData
 from models.execution import Execution
 from models.metnet2.config import RAIN, ContextConfig, DetailConfig, Edges, EqualBins, MetNet2Config
 from models.metnet2.layouts import spatial
@@ -28,10 +28,7 @@ def paper() -> Experiment:
             channels=tuple(f"channel_{i}" for i in range(53)),
             target="channel_0",
             leads=360,
-            height=512,
-            width=512,
-            target_height=128,
-            target_width=128,
+            area=Area(height=512, width=512, target_height=128, target_width=128),
             thresholds=RAIN,
             scored=(30, 60, 120, 180, 240, 360),
         ),
@@ -64,11 +61,7 @@ def quickstart() -> Experiment:
             channels=("rain",),
             target="rain",
             leads=24,
-            height=48,
-            width=57,
-            stacked=True,
-            target_height=28,
-            target_width=37,
+            area=Area(height=48, width=57, stacked=True, target_height=28, target_width=37),
             ahead=True,
             flip=True,
             thresholds=RAIN,
@@ -102,11 +95,7 @@ def bench_2m() -> Experiment:
             target="channel_0",
             frames=6,
             leads=24,
-            height=64,
-            width=64,
-            target_height=32,
-            target_width=32,
-            scale=2,
+            area=Area(height=64, width=64, scale=2, target_height=32, target_width=32),
             thresholds=RAIN,
             scored=(1, 12, 24),
         ),

@@ -58,6 +58,10 @@ class CacheConfig:
         """
         return None
 
+    def flat(self) -> dict[str, Any]:
+        """Returns the settings by name, none of them nested, as the cache's manifest and the digest of its inputs have them."""
+        return vars(self)
+
     @property
     def caches(self) -> tuple[str, ...]:
         """The prepared caches that this one is made from, such as the one whose vocabulary it takes."""

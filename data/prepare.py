@@ -4,7 +4,6 @@ A cache is a folder <data>/caches/NAME, made by the `data.cache_maker.CacheMaker
 unchanged: its settings, its packages, the maker's format, and whatever else the maker names.
 """
 
-import dataclasses
 import json
 import shutil
 from collections.abc import Sequence
@@ -82,7 +81,7 @@ def prepare(
         prepare(other, data_dir=root, progress=progress)
     if vocabulary:
         maker.adopt(vocabulary)
-    needed, fields = maker.packages(), dataclasses.asdict(settings)
+    needed, fields = maker.packages(), settings.flat()
     inputs = paths.digest([maker.FORMAT, fields, {package.file: package.sha256 for package in needed}, *maker.inputs()])
     if _is_made_from(folder, settings.kind, inputs):
         progress(f"{cache}: up to date in {folder}")

@@ -68,7 +68,7 @@ def chosen(prepared: Any, data: Any, split: str, time: str | None) -> int:
 
     def much(window: dict[str, Any]) -> float:
         ats = [window["at"] + lead for lead in data.scored]
-        frames = fitted(prepared.frames[ats][..., [channel]], *data.points)
+        frames = fitted(prepared.frames[ats][..., [channel]], *data.area.points)
         return float(np.nanmean(frames >= data.thresholds[-1] / 4))
 
     return max(windows, key=much)["at"]
@@ -85,7 +85,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
     from trainers.inference.runner import Runner
 
     served = load(weights, e.execution)
-    edges = np.array(e.model.lower_edges)
+    edges = np.array(e.model.bins.lower_edges)
     middles = np.concatenate([[edges[0] / 2], (edges[:-1] + edges[1:]) / 2, edges[-1:]])
     places = [int(np.argmin(np.abs(edges - threshold))) + 1 for threshold in e.data.thresholds]
 

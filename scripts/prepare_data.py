@@ -18,6 +18,7 @@ import re
 import shlex
 import sys
 import textwrap
+from collections.abc import Iterator
 
 from configs.overrides import override
 from configs.registry import ConfigError
@@ -82,9 +83,16 @@ def own_options() -> str:
     lines = []
     for cls in own_settings():
         about, *_ = (cls.__doc__ or "").splitlines()
-        options = [f"--{f.name} {f.default!r}" for f in dataclasses.fields(cls) if f.name != "source"]
-        lines += [f"  {about}", *textwrap.wrap(", ".join(options), 100, initial_indent="    ", subsequent_indent="    ")]
+        lines += [f"  {about}", *textwrap.wrap(", ".join(_options(cls)), 100, initial_indent="    ", subsequent_indent="    ")]
     return "\n".join(lines)
+
+
+def _options(cls: type, prefix: str = "") -> Iterator[str]:
+    for field in dataclasses.fields(cls):
+        if dataclasses.is_dataclass(field.default):
+            yield from _options(type(field.default), f"{prefix}{field.name}.")
+        elif field.name != "source":
+            yield f"--{prefix}{field.name} {field.default!r}"
 
 
 def say(line: str) -> None:

@@ -2,11 +2,28 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from data.config import SourceCache
 
 SUFFIXES = (".nc", ".nc4", ".cdf", ".h5", ".zarr")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """The windows that are taken, of all that lie in a split.
+
+    Attributes:
+      event: the value of the target from which a point counts for the shares below.
+      train_share: windows are trained on whose last frame has at least this share of such points.
+      held_share: held-out windows are those whose last frame has at least this share, ...
+      held_every: ... and of these every n-th.
+    """
+
+    event: float = 0.0
+    train_share: float = 0.0
+    held_share: float = 0.0
+    held_every: int = 1
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -23,10 +40,7 @@ class GridCache(SourceCache):
       frames, every, leads: of the windows (data.grids.config.GridData): a window has its frames, and all the steps up to the
         longest lead time.
       validation, test: where in time these splits begin, as "2018-05-17"; by default after 70 % and 85 % of the series.
-      event: the value of the target from which a point counts for the shares below.
-      train_share: windows are trained on whose last frame has at least this share of such points.
-      held_share: held-out windows are those whose last frame has at least this share, ...
-      held_every: ... and of these every n-th.
+      selection: the windows that are taken.
       motion: whether the motion of the target channel is found at the end of each window, for `GridData.ahead`.
     """
 
@@ -42,11 +56,13 @@ class GridCache(SourceCache):
     leads: int = 24
     validation: str = ""
     test: str = ""
-    event: float = 0.0
-    train_share: float = 0.0
-    held_share: float = 0.0
-    held_every: int = 1
+    selection: Selection = Selection()
     motion: bool = False
+
+    def flat(self) -> dict[str, Any]:
+        settings = vars(self) | vars(self.selection)
+        del settings["selection"]
+        return settings
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -71,10 +87,7 @@ ENTRIES = {
         logarithmic=("rain",),
         validation="2018-05-17",
         test="2018-05-20",
-        event=0.2,
-        train_share=0.01,
-        held_share=0.05,
-        held_every=6,
+        selection=Selection(event=0.2, train_share=0.01, held_share=0.05, held_every=6),
         motion=True,
     ),
     # Monthly means of eleven years, in m/s.

@@ -8,11 +8,49 @@ from data.features import Feature, Features
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class GridData(DataConfig):
-    """Some frames of a gridded series, and one frame after a lead time, a window in a row.
+class Area:
+    """The part of the grid that a model sees, and the inner part that it forecasts.
 
     A position of the input is a square of `scale` x `scale` points of the grid; the target is the inner part of the grid, at
     every point. The grid's centre is taken where it is larger than that; where it is smaller, missing points surround it.
+
+    Attributes:
+      height, width: positions of the input.
+      scale: points of the grid in each direction that a position has.
+      stacked: the points of a position are its channels, row by row; else they are averaged.
+      target_height, target_width: positions of the target, the inner ones of the input.
+    """
+
+    height: int
+    width: int
+    scale: int = 4
+    stacked: bool = False
+    target_height: int
+    target_width: int
+
+    def __post_init__(self) -> None:
+        if self.scale < 1:
+            raise ValueError(f"scale={self.scale}: must be at least 1")
+        for inner, outer in (("target_height", "height"), ("target_width", "width")):
+            size, whole = getattr(self, inner), getattr(self, outer)
+            if size > whole or (whole - size) % 2:
+                nearest = whole if size > whole else size + 1
+                raise ValueError(f"{inner}={size}: is not the centre of {outer}={whole}; the nearest is {nearest}")
+
+    @property
+    def positions(self) -> tuple[int, int]:
+        """Rows and columns of the input."""
+        return self.height, self.width
+
+    @property
+    def points(self) -> tuple[int, int]:
+        """Rows and columns of the target."""
+        return self.target_height * self.scale, self.target_width * self.scale
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class GridData(DataConfig):
+    """Some frames of a gridded series, and one frame after a lead time, a window in a row.
 
     Attributes:
       batch_size: windows of a global batch.
@@ -21,10 +59,7 @@ class GridData(DataConfig):
       frames: of the input.
       every: steps of the series from one frame to the next.
       leads: the longest lead time, in steps of the series; in training every one from 1 on is as likely.
-      height, width: positions of the input.
-      scale: points of the grid in each direction that a position has.
-      stacked: the points of a position are its channels, row by row; else they are averaged.
-      target_height, target_width: positions of the target, the inner ones of the input.
+      area: what of the grid is seen, and what is forecast.
       ahead: whether the model also reads the last frame carried on along its motion to the time of the target
         (data/grids/motion.py), as a forecast that it may trust or not.
       flip: whether training windows are mirrored in either direction, at random. Not for vectors, such as winds.
@@ -39,40 +74,25 @@ class GridData(DataConfig):
     frames: int = 13
     every: int = 1
     leads: int
-    height: int
-    width: int
-    scale: int = 4
-    stacked: bool = False
-    target_height: int
-    target_width: int
+    area: Area
     ahead: bool = False
     flip: bool = False
     thresholds: tuple[float, ...]
     scored: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        for name in ("frames", "every", "leads", "scale"):
+        for name in ("frames", "every", "leads"):
             if getattr(self, name) < 1:
                 raise ValueError(f"data.{name}={getattr(self, name)}: must be at least 1")
         if self.target not in self.channels:
             raise ValueError(f"data.target={self.target!r}: must be one of the channels {', '.join(self.channels)}")
-        for inner, outer in (("target_height", "height"), ("target_width", "width")):
-            size, whole = getattr(self, inner), getattr(self, outer)
-            if size > whole or (whole - size) % 2:
-                nearest = whole if size > whole else size + 1
-                raise ValueError(f"data.{inner}={size}: is not the centre of {outer}={whole}; the nearest is {nearest}")
         if wrong := [lead for lead in self.scored if not 1 <= lead <= self.leads]:
             raise ValueError(f"data.scored: lead time {wrong[0]} is not from 1 to data.leads={self.leads}")
 
     @property
     def values(self) -> int:
         """Channels of an input position in one frame."""
-        return len(self.channels) * (self.scale**2 if self.stacked else 1)
-
-    @property
-    def points(self) -> tuple[int, int]:
-        """Rows and columns of the target."""
-        return self.target_height * self.scale, self.target_width * self.scale
+        return len(self.channels) * (self.area.scale**2 if self.area.stacked else 1)
 
     def stored(self) -> Features:
         """Returns the arrays of a row as the cache stores them: the number of the window's last frame."""
@@ -89,14 +109,15 @@ class GridData(DataConfig):
         ahead: with `ahead`, a frame as in the inputs, then the shares that were seen.
         """
         frame = ("height", "width", None)
-        shape = (self.frames, self.height, self.width)
-        ahead = Feature((self.height, self.width, self.values + len(self.channels)), frame, dtype="float32", component="ahead")
+        positions, points = self.area.positions, self.area.points
+        shape = (self.frames, *positions)
+        ahead = Feature((*positions, self.values + len(self.channels)), frame, dtype="float32", component="ahead")
         return {
             "inputs": Feature((*shape, self.values), (None, *frame), dtype="float32", component="frames"),
             "seen": Feature((*shape, len(self.channels)), (None, *frame), dtype="float32", component="frames"),
             "lead_time": Feature((), (), fill=1),
-            "targets": Feature(self.points, frame[:2], dtype="float32", component="head"),
-            "weights": Feature(self.points, frame[:2], dtype="float32", component="head"),
+            "targets": Feature(points, frame[:2], dtype="float32", component="head"),
+            "weights": Feature(points, frame[:2], dtype="float32", component="head"),
             **({"ahead": ahead} if self.ahead else {}),
         }
 
@@ -111,12 +132,7 @@ class GridData(DataConfig):
             frames=2,
             every=1,
             leads=6,
-            height=32,
-            width=32,
-            scale=2,
-            stacked=False,
-            target_height=16,
-            target_width=16,
+            area=Area(height=32, width=32, scale=2, target_height=16, target_width=16),
             scored=(1, 6),
             flip=False,
         )

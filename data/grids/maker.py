@@ -68,7 +68,7 @@ class GridMaker(CacheMaker[GridCache]):
         Raises:
           DataError: the series is too short for a window in one of its splits.
         """
-        s, times = self.settings, self.times
+        s, selection, times = self.settings, self.settings.selection, self.times
         starts = _starts(s, times)
         ends = [*starts[1:], len(times)]
         pieces, self.gaps = windows.segments(times, starts)
@@ -86,9 +86,9 @@ class GridMaker(CacheMaker[GridCache]):
         for split, start, end in zip(("train", "validation", "test"), starts, ends, strict=True):
             inside = ats[(ats >= start) & (ats < end)]
             if split == "train":
-                self.ats[split] = inside[shares[inside] >= s.train_share]
+                self.ats[split] = inside[shares[inside] >= selection.train_share]
             else:
-                self.ats[split] = inside[shares[inside] >= s.held_share][:: s.held_every]
+                self.ats[split] = inside[shares[inside] >= selection.held_share][:: selection.held_every]
             self.windows[split] = len(inside)
             if not len(self.ats[split]):
                 series = f"the series has {len(times):,} steps and {len(self.gaps):,} gaps in time"
@@ -139,7 +139,7 @@ def _write(series: sources.Series, settings: GridCache, target: int, path: Path)
         slab = series.read(start, min(start + at_once, n), factors)
         frames[start : start + len(slab)] = slab
         seen = np.isfinite(slab[..., target]).sum(axis=(1, 2))
-        shares[start : start + len(slab)] = (slab[..., target] >= settings.event).sum(axis=(1, 2)) / np.maximum(seen, 1)
+        shares[start : start + len(slab)] = (slab[..., target] >= settings.selection.event).sum(axis=(1, 2)) / np.maximum(seen, 1)
     frames.flush()
     return shares
 

@@ -1,6 +1,5 @@
 """Gridded series as a task: frames in, the distribution of a later frame out."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -77,7 +76,7 @@ class GridTask(Task[GridData]):
             "channels": data.values,
             "masks": len(data.channels),
             "leads": data.leads,
-            "grid": data.points,
+            "grid": data.area.points,
             "thresholds": data.thresholds,
             "ahead": data.ahead,
         }
@@ -92,7 +91,8 @@ class GridTask(Task[GridData]):
         """Returns showers that move steadily over a grid without edges; a tenth of the positions is not seen."""
         self._check_model(model)
         data = self.data
-        showers_HW = rng.exponential(size=(data.height, data.width)) * (rng.random((data.height, data.width)) < 0.3)
+        area, shape_HW = data.area, data.area.positions
+        showers_HW = rng.exponential(size=shape_HW) * (rng.random(shape_HW) < 0.3)
         speed, lead = rng.integers(-1, 2, 2), int(rng.integers(1, data.leads + 1))
         rates_HW = showers_HW * 3 * data.thresholds[0]
 
@@ -100,13 +100,13 @@ class GridTask(Task[GridData]):
             return np.roll(rates_HW, speed * steps, axis=(0, 1))
 
         past = [after((1 - data.frames + t) * data.every) for t in range(data.frames)]
-        seen = (rng.random((data.frames, data.height, data.width, len(data.channels))) > 0.1).astype(np.float32)
+        seen = (rng.random((data.frames, *shape_HW, len(data.channels))) > 0.1).astype(np.float32)
         seen_V = np.broadcast_to(seen[..., None, :], (*seen.shape[:-1], data.values // len(data.channels), seen.shape[-1]))
         values = np.log1p(np.stack(past))[..., None] * seen_V.reshape(*seen.shape[:-1], data.values)
-        top, left = (data.height - data.target_height) // 2, (data.width - data.target_width) // 2
-        inner = after(lead)[top : top + data.target_height, left : left + data.target_width]
-        target = np.kron(inner, np.ones((data.scale, data.scale)))
-        weights = (rng.random(data.points) > 0.1).astype(np.float32)
+        top, left = (area.height - area.target_height) // 2, (area.width - area.target_width) // 2
+        inner = after(lead)[top : top + area.target_height, left : left + area.target_width]
+        target = np.kron(inner, np.ones((area.scale, area.scale)))
+        weights = (rng.random(area.points) > 0.1).astype(np.float32)
         row = {
             "inputs": values.astype(np.float32),
             "seen": seen,
@@ -115,7 +115,7 @@ class GridTask(Task[GridData]):
             "weights": weights,
         }
         if data.ahead:
-            ahead = np.ones((data.height, data.width, data.values + len(data.channels)), np.float32)
+            ahead = np.ones((*shape_HW, data.values + len(data.channels)), np.float32)
             ahead[..., : data.values] = np.log1p(after(lead))[..., None]
             row["ahead"] = ahead
         return row
@@ -126,8 +126,9 @@ class GridTask(Task[GridData]):
     @property
     def augmentation(self) -> str:
         """Random data comes as the model gets it; of a cache, a window is cut out."""
-        fields = dataclasses.asdict(self.data)
-        return paths.digest({name: fields[name] for name in _WINDOW})[:16] if self.data.cache else ""
+        fields = vars(self.data) | vars(self.data.area)  # in one, as in the fingerprints of runs made before
+        window = {name: value for name, value in fields.items() if name not in _NOT_OF_WINDOWS}
+        return paths.digest(window)[:16] if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Prepared | None) -> Example:
         """Returns the window whose last frame the row names, at a lead time that is drawn, mirrored at random if at all."""
@@ -190,8 +191,6 @@ class HeldOutWindows(Sequence[Example]):
         return (self[i] for i in range(len(self)))
 
 
-# The fields of the configuration that a row's arrays depend on.
-_WINDOW = tuple(
-    f.name for f in dataclasses.fields(GridData) if f.name not in ("cache", "batch_size", "scored", "thresholds", "seed")
-)
+# Fields of the configuration that a row's arrays do not depend on; on those of the area they do.
+_NOT_OF_WINDOWS = ("area", "cache", "batch_size", "scored", "thresholds", "seed")
 task = GridTask

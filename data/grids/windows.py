@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from data.grids import motion
-from data.grids.config import GridData
+from data.grids.config import Area, GridData
 from data.reading.caches import read_manifest
 from data.task import Example
 
@@ -90,15 +90,16 @@ def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequenc
         axes = tuple(axis for axis, flip in zip((1, 2), over, strict=True) if flip)
         return np.flip(fitted(frames_THWC, rows, columns), axes)
 
-    manifest, scale = prepared.manifest, data.scale
+    manifest, area = prepared.manifest, data.area
     chosen = [manifest["names"].index(name) for name in data.channels]
+    points_HW = area.height * area.scale, area.width * area.scale
     first = at - (data.frames - 1) * data.every
     frames = prepared.frames[first : at + 1 : data.every][..., chosen]
-    frames_THWC = laid(frames, data.height * scale, data.width * scale)
+    frames_THWC = laid(frames, *points_HW)
     target_HW1 = prepared.frames[at + lead][..., [manifest["names"].index(data.target)]]
-    target_HW = laid(target_HW1[None], *data.points)[0, ..., 0]
+    target_HW = laid(target_HW1[None], *area.points)[0, ..., 0]
     seen_THWC, seen_HW = np.isfinite(frames_THWC), np.isfinite(target_HW)
-    inputs, seen = positions(standardised(frames_THWC, seen_THWC, manifest, data.channels), seen_THWC, data)
+    inputs, seen = positions(standardised(frames_THWC, seen_THWC, manifest, data.channels), seen_THWC, area)
     arrays = {
         "inputs": inputs,
         "seen": seen,
@@ -109,9 +110,9 @@ def window(prepared: Prepared, data: GridData, at: int, lead: int, over: Sequenc
     if data.ahead:
         last_HWC = prepared.frames[at][..., chosen]
         places = motion.origins(prepared.motion[at], lead, *last_HWC.shape[:2])
-        frame_1HWC = laid(motion.carried(last_HWC, places)[None], data.height * scale, data.width * scale)
+        frame_1HWC = laid(motion.carried(last_HWC, places)[None], *points_HW)
         seen_1HWC = np.isfinite(frame_1HWC)
-        values, share = positions(standardised(frame_1HWC, seen_1HWC, manifest, data.channels), seen_1HWC, data)
+        values, share = positions(standardised(frame_1HWC, seen_1HWC, manifest, data.channels), seen_1HWC, area)
         arrays["ahead"] = np.concatenate([values, share], axis=-1)[0]
     return arrays
 
@@ -147,12 +148,12 @@ def transformed(values: np.ndarray, logarithmic: bool) -> np.ndarray:
     return np.log1p(np.maximum(values, 0)) if logarithmic else values
 
 
-def positions(values_THWC: np.ndarray, seen_THWC: np.ndarray, data: GridData) -> tuple[np.ndarray, np.ndarray]:
+def positions(values_THWC: np.ndarray, seen_THWC: np.ndarray, area: Area) -> tuple[np.ndarray, np.ndarray]:
     """Returns (values, share of points seen) of squares of points: stacked as channels, or the mean of what was seen."""
-    t, s, c = len(values_THWC), data.scale, values_THWC.shape[-1]
-    shape = (t, data.height, s, data.width, s, c)
+    (h, w), t, s, c = area.positions, len(values_THWC), area.scale, values_THWC.shape[-1]
+    shape = (t, h, s, w, s, c)
     share = seen_THWC.reshape(shape).mean(axis=(2, 4), dtype=np.float32)
-    if data.stacked:
-        return values_THWC.reshape(shape).swapaxes(2, 3).reshape(t, data.height, data.width, s * s * c), share
+    if area.stacked:
+        return values_THWC.reshape(shape).swapaxes(2, 3).reshape(t, h, w, s * s * c), share
     mean = values_THWC.reshape(shape).mean(axis=(2, 4), dtype=np.float32)
     return mean / np.maximum(share, 1 / s**2), share

@@ -101,10 +101,10 @@ def baseline_scores(data: Any, split: str, limit: int) -> dict[str, dict[str, fl
         at = example["at"]
         frames = np.nan_to_num(prepared.frames[at - before : at + 1, ..., channel])
         for i, lead in enumerate(data.scored):
-            observed = windows.fitted(prepared.frames[at + lead : at + lead + 1, ..., [channel]], *data.points)[0, ..., 0]
+            observed = windows.fitted(prepared.frames[at + lead : at + lead + 1, ..., [channel]], *data.area.points)[0, ..., 0]
             seen = np.isfinite(observed)
             for name, nowcast in nowcasts.items():
-                forecast = windows.fitted(nowcast(frames, lead)[None, ..., None], *data.points)[0, ..., 0][seen]
+                forecast = windows.fitted(nowcast(frames, lead)[None, ..., None], *data.area.points)[0, ..., 0][seen]
                 table, error = counts[name]
                 for q, threshold in enumerate(data.thresholds):
                     f, o = forecast >= threshold, observed[seen] >= threshold

@@ -20,6 +20,8 @@ from configs.optimizers import AdamW, Constant
 from configs.overrides import override
 from configs.pods import PODS
 from configs.registry import ConfigError
+from data import kinds
+from data.grids.caches import GridCache, Selection
 from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
 from models.families import FAMILIES, config_classes
@@ -273,7 +275,11 @@ def parts(kind: Any) -> Iterator[type]:
         yield from parts(argument)
 
 
-@pytest.mark.parametrize("kind", [Experiment, *config_classes().values()], ids=lambda kind: kind.__name__)
+OF_DATA = {*kinds.config_classes().values(), *kinds.eval_classes().values(), *kinds.cache_classes()}
+KINDS = [Experiment, *config_classes().values(), *sorted(OF_DATA, key=lambda kind: kind.__name__)]
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 def test_no_configuration_has_more_than_14_fields(kind):
     """Inherited ones included, and those of all parts."""
     assert {part.__name__: len(dataclasses.fields(part)) for part in parts(kind) if len(dataclasses.fields(part)) > 14} == {}
@@ -292,3 +298,28 @@ def test_the_parts_of_train_were_its_own_fields():
             with pytest.raises(ConfigError, match=rf"no field or option --{old}{of_lora}; did you mean '{new}{of_lora}'"):
                 override(e, [f"--{old}{of_lora}", "1"])
     assert registry.from_json(before) == e
+
+
+def test_the_area_of_a_grid_was_fields_of_its_data():
+    """They are read where they were, and the old name of a flag names the new one; a picture's height is still its data's own."""
+    e = registry.load("metnet2.quickstart")
+    before = registry.to_json(e)
+    area = before["data"].pop("area")
+    del area["class"]
+    assert registry.from_json(before | {"data": before["data"] | area}) == e
+    for field in area:
+        for old in (field, f"data.{field}"):
+            with pytest.raises(ConfigError, match=rf"no field or option --{old}; did you mean 'data\.area\.{field}'"):
+                override(e, [f"--{old}", "1"])
+    with pytest.raises(ConfigError, match=r"^data\.area: target_height=27: is not the centre of height=48; the nearest is 28"):
+        override(e, ["--data.area.target_height", "27"])
+    assert override(registry.load("vit.quickstart"), ["--data.height", "32"]).data == dataclasses.replace(
+        registry.load("vit.quickstart").data, height=32
+    )
+
+
+def test_the_selection_of_windows_was_fields_of_the_cache():
+    """The old name of an option of scripts.prepare_data names the new one."""
+    for old, new in ((name, f"selection.{name}") for name in vars(Selection())):
+        with pytest.raises(ConfigError, match=f"no field or option --{old}; did you mean '{new}'"):
+            override(GridCache(source="radolan"), [f"--{old}", "1"])

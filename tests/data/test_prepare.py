@@ -78,7 +78,7 @@ def test_prepared_caches_keep_their_inputs(name, tmp_path):
     settings = PREPARED[name]
     maker = maker_of(name, settings, tmp_path)
     pins = {package.file: package.sha256 for package in maker.packages()}
-    assert paths.digest([maker.FORMAT, vars(settings), pins, *maker.inputs()]) == INPUTS[name]
+    assert paths.digest([maker.FORMAT, settings.flat(), pins, *maker.inputs()]) == INPUTS[name]
 
 
 def test_earlier_names_still_open(tmp_path):

@@ -6,11 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from data.grids.caches import GridCache
+from data.grids.caches import GridCache, Selection
 from data.prepare import prepare
 from data.stages import Progress
 
-FIELDS: dict[str, Any] = {"variables": ("rain", "wind"), "frames": 3, "leads": 4, "logarithmic": ("rain",), "event": 0.2}
+EVENT = 0.2
+FIELDS: dict[str, Any] = {
+    "variables": ("rain", "wind"),
+    "frames": 3,
+    "leads": 4,
+    "logarithmic": ("rain",),
+    "selection": Selection(event=EVENT),
+}
 
 
 def showers(steps: int = 60, rows: int = 18, columns: int = 20, seed: int = 0) -> np.ndarray:

@@ -36,7 +36,7 @@ def test_no_image_is_gathered(layout, mesh):
     collectives = trial(NAME, layout, mesh).collectives
     assert any(c.kind == "collective-permute" for c in collectives)
     data: Any = experiment(NAME).data
-    sizes = {data.height, data.width, *data.points}
+    sizes = {data.area.height, data.area.width, *data.area.points}
     gathered = [s for c in collectives if c.kind in ("all-gather", "all-to-all") for s in c.shapes]
     assert not [s for s in gathered if len(s.dims) >= 4 and sizes & set(s.dims)], gathered
 

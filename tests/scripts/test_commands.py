@@ -81,7 +81,7 @@ def test_every_option_says_what_it_is():
             if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
                 assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
     options = own_options()
-    for option in ("--seconds 16.0", "--variables ()", "--test 0.1", "--reference ''", "--channels 3"):
+    for option in ("--seconds 16.0", "--variables ()", "--test 0.1", "--reference ''", "--channels 3", "--selection.event 0.0"):
         assert option in options
 
 

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.integration
 @pytest.fixture(scope="module")
 def root(tmp_path_factory):
     root = tmp_path_factory.mktemp("forecast")
-    write_grid_cache(root, steps=120, frames=7, leads=4, motion=True, train_share=0.0)
+    write_grid_cache(root, steps=120, frames=7, leads=4, motion=True)
     return root
 
 
@@ -44,10 +44,7 @@ def e() -> Experiment:
         channels=("rain", "wind"),
         target="rain",
         leads=4,
-        height=8,
-        width=8,
-        target_height=4,
-        target_width=4,
+        area=dataclasses.replace(e.data.area, height=8, width=8, target_height=4, target_width=4),
         scored=(1, 4),
         frames=2,
         every=3,

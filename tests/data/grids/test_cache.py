@@ -14,13 +14,13 @@ import pytest
 from numpy.testing import assert_allclose
 
 from data.grids import sources
-from data.grids.caches import ENTRIES, GridCache
+from data.grids.caches import ENTRIES, GridCache, Selection
 from data.grids.windows import Prepared
 from data.prepare import prepare
 from data.reading.caches import read_manifest
 from data.task import DataError
 from tests.helpers.archives import fetched
-from tests.helpers.grids import FIELDS, showers, times, write_grid_cache, write_series
+from tests.helpers.grids import EVENT, FIELDS, showers, times, write_grid_cache, write_series
 
 
 def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
@@ -49,14 +49,15 @@ def test_channels_have_names_and_factors(tmp_path):
 def test_dry_windows_are_left_out_as_the_settings_say(tmp_path):
     """Training windows whose last frame has too few events are left out; of held-out windows every n-th of the others is kept."""
     all_of = read_manifest(write_grid_cache(tmp_path, "all"))
-    usual = float(np.median((showers() >= FIELDS["event"]).mean(axis=(1, 2))))
-    wet = read_manifest(write_grid_cache(tmp_path, "wet", train_share=usual, held_share=0.01, held_every=2))
+    usual = float(np.median((showers() >= EVENT).mean(axis=(1, 2))))
+    wettest = Selection(event=EVENT, train_share=usual, held_share=0.01, held_every=2)
+    wet = read_manifest(write_grid_cache(tmp_path, "wet", selection=wettest))
     assert 0 < wet["parts"]["all"]["rows"] < all_of["parts"]["all"]["rows"] == all_of["windows"]["train"]
     assert wet["held_out"]["test"] == (all_of["held_out"]["test"] + 1) // 2
     with pytest.raises(
         DataError, match="train: none of its 36 windows of 7 steps can be used; the series has 60 steps and 0 gaps"
     ):
-        write_grid_cache(tmp_path, "dry", train_share=0.99)
+        write_grid_cache(tmp_path, "dry", selection=Selection(event=EVENT, train_share=0.99))
 
 
 def test_splits_begin_at_times(tmp_path):

@@ -11,13 +11,15 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
 from data.grids import windows
-from data.grids.config import GridData
+from data.grids.config import Area, GridData
 from data.grids.task import GridTask
 from data.grids.windows import Prepared
+from data.kinds import task_of
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import open_source
 from data.task import DataError
 from models.metnet2.config import DetailConfig, Edges, MetNet2Config
+from models.parts.nested import changed
 from tests.helpers.grids import showers, times, write_grid_cache
 
 DATA = GridData(
@@ -27,11 +29,7 @@ DATA = GridData(
     target="rain",
     frames=3,
     leads=4,
-    height=10,
-    width=10,
-    scale=2,
-    target_height=6,
-    target_width=4,
+    area=Area(height=10, width=10, scale=2, target_height=6, target_width=4),
     thresholds=(0.2, 1.0),
     scored=(1, 4),
 )
@@ -44,7 +42,7 @@ MODEL = MetNet2Config(
     bins=Edges(lower_edges=(0.2, 1.0)),
     thresholds=(0.2, 1.0),
 )
-STACKED = dataclasses.replace(DATA, stacked=True), dataclasses.replace(MODEL, channels=8)
+STACKED = changed(DATA, {"area.stacked": True}), dataclasses.replace(MODEL, channels=8)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +92,8 @@ def test_missing_points_are_masked(root):
     manifest = read_manifest(root / "caches" / "toy")
     seen = (points.ravel()[[0, 1, 2]] - manifest["mean"][0]) / manifest["std"][0]
     assert_allclose(w["inputs"][2, 2, 2, 0], seen.mean(), rtol=1e-4)
-    none = windows.window(prepared(root), dataclasses.replace(DATA, target_height=10, target_width=10), at=6, lead=1)
+    whole = changed(DATA, {"area.target_height": 10, "area.target_width": 10})
+    none = windows.window(prepared(root), whole, at=6, lead=1)
     assert none["weights"].sum() == 18 * 20 - 2 and not none["targets"][none["weights"] == 0].any()
 
 
@@ -135,7 +134,7 @@ def test_mirrored_windows_are_windows_of_a_mirrored_grid(root, data, model):
 
 def points(inputs: np.ndarray, data: GridData) -> np.ndarray:
     """Stacked positions as a finer grid."""
-    if not data.stacked:
+    if not data.area.stacked:
         return inputs
     t, h, w, _ = inputs.shape
     return inputs.reshape(t, h, w, 2, 2, 2).swapaxes(2, 3).reshape(t, 2 * h, 2 * w, 2)
@@ -211,7 +210,8 @@ def test_what_does_not_fit_is_named(data, model, message):
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"target_height": 7}, "data.target_height=7: is not the centre of height=10; the nearest is 8"),
+        ({"area.target_height": 7}, "target_height=7: is not the centre of height=10; the nearest is 8"),
+        ({"area.scale": 0}, "scale=0: must be at least 1"),
         ({"target": "snow"}, "data.target='snow': must be one of the channels rain, wind"),
         ({"scored": (5,)}, "data.scored: lead time 5 is not from 1 to data.leads=4"),
     ],
@@ -219,7 +219,12 @@ def test_what_does_not_fit_is_named(data, model, message):
 def test_impossible_windows_are_refused(fields, message):
     """With the nearest that is possible."""
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(DATA, **fields)
+        changed(DATA, fields)
+
+
+def test_the_fingerprint_of_windows_is_that_of_runs_made_before():
+    """The fields of an area are taken as if they were the data's own, which they were."""
+    assert task_of(registry.load("metnet2.quickstart").data).augmentation == "64ee2ebe9f56a6b8"
 
 
 def test_random_windows_can_be_learnt():
