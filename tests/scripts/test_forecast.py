@@ -9,7 +9,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
-from data.grids.config import Forecasts
+from data.grids.config import Forecasts, GridData
 from models.sharding.layouts import ONE_DEVICE
 from scripts import evaluate as evaluate_script
 from scripts import forecast
@@ -38,6 +38,7 @@ def here(root, monkeypatch):
 def e() -> Experiment:
     """The quickstart, tiny, on the prepared series."""
     e = registry.tiny(registry.load("metnet2.quickstart"))
+    assert isinstance(e.data, GridData)
     data = dataclasses.replace(
         e.data,
         cache="toy",
