@@ -105,7 +105,10 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
     read; fields that have moved since are found in their old places (`MOVED`).
     """
     if kind is Experiment and isinstance(data, dict):
-        data = modernized(data)
+        try:
+            data = modernized(data)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:  # an earlier form with values that none had
+            raise ConfigError(f"{path}: neither today's form nor an earlier one ({told(error)})") from error
     if members := union_members(kind):
         return _union_from_json(data, members, path)
     if dataclasses.is_dataclass(kind):
