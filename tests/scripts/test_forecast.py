@@ -9,7 +9,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
-from data.grids.config import Forecasts
+from data.grids.config import Area, Forecasts
 from models.sharding.layouts import ONE_DEVICE
 from scripts import evaluate as evaluate_script
 from scripts import forecast
@@ -44,7 +44,7 @@ def e() -> Experiment:
         channels=("rain", "wind"),
         target="rain",
         leads=4,
-        area=dataclasses.replace(e.data.area, height=8, width=8, target_height=4, target_width=4),
+        area=Area(height=8, width=8, scale=2, target_height=4, target_width=4),
         scored=(1, 4),
         frames=2,
         every=3,
