@@ -131,8 +131,11 @@ _METNET2 = {
     "bin_width": "bins.width",
     "edges": "bins.lower_edges",
 }
-# Fields of gridded series that are those of their area.
-_GRIDS = {name: f"area.{name}" for name in ("height", "width", "scale", "stacked", "target_height", "target_width")}
+# Fields of a class of data.
+_OF_DATA = {
+    "GridData": {name: f"area.{name}" for name in ("height", "width", "scale", "stacked", "target_height", "target_width")},
+    "MultimodalData": {name: f"packing.{name}" for name in ("texts", "pool", "row_length", "pictures", "sounds")},
+}
 # The same of classes where they went elsewhere, or stayed.
 _OF_CLASS = {
     "GptConfig": {"tied": "output.tied", "label_smoothing": "output.label_smoothing"},
@@ -177,7 +180,7 @@ MOVED = (
     | {f"model.moe.{old}": f"model.moe.{new}" for old, new in _MIXTURE.items()}
     | {f"model.{name}": f"model.moe.{_MIXTURE.get(name, name)}" for name in _MODELS_OWN}
     | {f"model.{old}": f"model.{new}" for old, new in (_METNET2 | _TRANSFORMER).items() if old not in _PRESENT}
-    | {f"data.{old}": f"data.{new}" for old, new in _GRIDS.items()}
+    | {f"data.{old}": f"data.{new}" for moves in _OF_DATA.values() for old, new in moves.items()}
 )
 
 
@@ -186,8 +189,8 @@ def modernized(data: dict[str, Any]) -> dict[str, Any]:
     data = copy.deepcopy(data)
     if isinstance(train := data.get("train"), dict):
         data["train"] = _placed(train, _TRAIN)
-    if isinstance(series := data.get("data"), dict) and series.get("class") == "GridData":
-        data["data"] = _placed(series, _GRIDS)
+    if isinstance(rows := data.get("data"), dict):
+        data["data"] = _placed(rows, _OF_DATA.get(str(rows.get("class")), {}))
     model = data.get("model")
     if not isinstance(model, dict):
         return data

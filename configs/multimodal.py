@@ -12,7 +12,7 @@ from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
 from configs.vit import VIT_22B, vit
 from configs.whisper import model as whisper
 from data.config import Decode
-from data.multimodal.config import MultimodalData
+from data.multimodal.config import MultimodalData, Packing
 from data.speech.config import SpecAugment
 from models.execution import Execution
 from models.multimodal.config import MultimodalConfig, Towers
@@ -64,11 +64,7 @@ def quickstart() -> Experiment:
         data=MultimodalData(
             cache="multimodal",
             batch_size=2,
-            texts=16,
-            pool=2,
-            row_length=240,
-            pictures=16,
-            sounds=2,
+            packing=Packing(texts=16, pool=2, row_length=240, pictures=16, sounds=2),
             shift=4,
             targets_length=48,
             temperature=1.7,
@@ -123,7 +119,9 @@ def emoji() -> Experiment:
     return replace(
         both,
         model=changed(both.model, {"towers.audio": None}),
-        data=replace(both.data, cache="emoji_names", seconds=0.0, sounds=1, batch_size=4, temperature=1.0),  # pyright: ignore[reportCallIssue]
+        data=changed(
+            both.data, {"cache": "emoji_names", "seconds": 0.0, "packing.sounds": 1, "batch_size": 4, "temperature": 1.0}
+        ),
         optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),
         train=Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=1)),
     )

@@ -11,8 +11,8 @@ _NOTHING = SpecAugment()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class MultimodalData(DataConfig):
-    """Rows of texts, each of a picture, or a sound, or both; its first token says its language.
+class Packing:
+    """How many texts, pictures and sounds share a row; by default one.
 
     A row is a pack: texts side by side, and slots for the pictures and sounds that they are of, each with its text's number. A
     tower computes every slot, so that as many as are used are best: of texts that are mostly of pictures, sixteen share two slots
@@ -20,11 +20,31 @@ class MultimodalData(DataConfig):
     nowhere is left out.
 
     Attributes:
-      batch_size: rows of a global batch, each of `texts` texts.
       texts: texts that are read for a row, on average over its pool.
       pool: rows that are packed together.
       row_length: tokens of a row; 0 has room for every text, however long.
       pictures, sounds: slots of a row.
+    """
+
+    texts: int = 1
+    pool: int = 1
+    row_length: int = 0
+    pictures: int = 1
+    sounds: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("texts", "pool", "pictures", "sounds"):
+            if (count := getattr(self, name)) < 1:
+                raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultimodalData(DataConfig):
+    """Rows of texts, each of a picture, or a sound, or both; its first token says its language.
+
+    Attributes:
+      batch_size: rows of a global batch.
+      packing: how many texts a row has.
       height, width: pixels of a picture of three channels; 0 has no pictures.
       shift: most pixels by which a training picture is moved each way.
       seconds: of a sound; must be that of the cache. 0 has no sounds.
@@ -37,11 +57,7 @@ class MultimodalData(DataConfig):
 
     kind: ClassVar[str] = "multimodal"
 
-    texts: int = 1
-    pool: int = 1
-    row_length: int = 0
-    pictures: int = 1
-    sounds: int = 1
+    packing: Packing = Packing()
     height: int = 64
     width: int = 64
     shift: int = 0
@@ -58,18 +74,15 @@ class MultimodalData(DataConfig):
             raise ValueError(f"width={self.width}: a picture has both sides or none; nearest is {self.height}")
         if not self.height and not self.seconds:
             raise ValueError("seconds=0: a row has a picture or a sound; nearest is 8")
-        for name in ("texts", "pool", "pictures", "sounds"):
-            if (count := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
-        if self.row_length and self.row_length < self.targets_length:
-            raise ValueError(f"row_length={self.row_length}: a text may have {self.targets_length} tokens; nearest is that")
+        if (length := self.packing.row_length) and length < self.targets_length:
+            raise ValueError(f"packing.row_length={length}: a text may have {self.targets_length} tokens; nearest is that")
         if self.seconds:
             _ = self.speech  # which checks them
 
     @property
     def alone(self) -> "MultimodalData":
         """The same data with one text a row, as held-out examples are read."""
-        return dataclasses.replace(self, texts=1, pool=1, row_length=0, pictures=1, sounds=1)
+        return dataclasses.replace(self, packing=Packing())
 
     @property
     def speech(self) -> SpeechData:
@@ -87,15 +100,15 @@ class MultimodalData(DataConfig):
         numbers of their texts, from 1 (0 is an empty slot, or what is behind a sound); and the texts' tokens."""
         arrays: Features = {}
         if self.height:
-            shape, axes = (self.pictures, self.height, self.width, 3), (None, "height", "width", None)
+            shape, axes = (self.packing.pictures, self.height, self.width, 3), (None, "height", "width", None)
             arrays["images"] = Feature(shape, axes, dtype="float32", component=self.vision)
-            arrays["images_segments"] = slots(self.pictures)
+            arrays["images_segments"] = slots(self.packing.pictures)
         if self.seconds:
             for name in ("frames", "frames_segments"):
                 frames = self.speech.features()[name]
-                shape, axes = (self.sounds, *frames.shape), (None, *frames.axes)
+                shape, axes = (self.packing.sounds, *frames.shape), (None, *frames.axes)
                 arrays[name] = dataclasses.replace(frames, shape=shape, axes=axes, component=self.audio)
-        length = self.row_length or self.texts * self.targets_length
+        length = self.packing.row_length or self.packing.texts * self.targets_length
         return arrays | positions(length, "targets", "targets_segments", "targets_positions")
 
     def tiny(self) -> "MultimodalData":
@@ -104,11 +117,7 @@ class MultimodalData(DataConfig):
             self,
             cache="",
             batch_size=16,
-            texts=2,
-            pool=1,
-            row_length=0,
-            pictures=2,
-            sounds=1,
+            packing=Packing(texts=2, pictures=2),
             height=16 * bool(self.height),
             width=16 * bool(self.width),
             seconds=0.64 * bool(self.seconds),

@@ -68,11 +68,11 @@ class MultimodalTask(Task[MultimodalData]):
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         """Returns a pack of texts of random lengths, each of random pixels or frames, or both, as far as there are slots."""
-        data, rows = self.data, []
-        longest = min(data.targets_length, max(2, data.features()["targets"].shape[0] // data.texts))
+        data, packing, rows = self.data, self.data.packing, []
+        longest = min(data.targets_length, max(2, data.features()["targets"].shape[0] // packing.texts))
         sees, hears = (
-            rng.permutation(data.texts) < slots * bool(size)
-            for slots, size in ((data.pictures, data.height), (data.sounds, data.seconds))
+            rng.permutation(packing.texts) < slots * bool(size)
+            for slots, size in ((packing.pictures, data.height), (packing.sounds, data.seconds))
         )
         for can in zip(sees, hears, strict=True):
             has = [(True, False), (False, True), (True, True)][rng.integers(0, 3)] if all(can) else can
@@ -93,8 +93,8 @@ class MultimodalTask(Task[MultimodalData]):
     def augmentation(self) -> str:
         """Random data comes as the model gets it; whatever is stored must be decoded."""
         fields = dataclasses.asdict(self.data)
-        names = ("texts", "pool", "row_length", "pictures", "sounds", "height", "width", "shift", "seconds", "mels", "augment")
-        return paths.digest({name: fields[name] for name in names})[:16] if self.data.cache else ""
+        content = {name: fields[name] for name in ("height", "width", "shift", "seconds", "mels", "augment")}
+        return paths.digest(content | fields["packing"])[:16] if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: Any) -> Example:
         """Returns a row of one text and what is seen or heard of it, moved and with parts hidden."""
@@ -103,17 +103,17 @@ class MultimodalTask(Task[MultimodalData]):
     @property
     def group_size(self) -> int:
         """The texts of a pool."""
-        return self.data.texts * self.data.pool
+        return self.data.packing.texts * self.data.packing.pool
 
     @property
     def rows_per_group(self) -> int:
         """The rows of a pool."""
-        return self.data.pool
+        return self.data.packing.pool
 
     def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
-        """Returns rows of one text each as packs: see MultimodalData."""
+        """Returns rows of one text each as packs: see data.multimodal.config.Packing."""
         del rng
-        return _packed(self.data.features(), rows, self.data.pool)
+        return _packed(self.data.features(), rows, self.data.packing.pool)
 
     def as_features(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a row of one text, nothing moved or hidden without a generator."""

@@ -300,22 +300,28 @@ def test_the_parts_of_train_were_its_own_fields():
     assert registry.from_json(before) == e
 
 
-def test_the_area_of_a_grid_was_fields_of_its_data():
-    """They are read where they were, and the old name of a flag names the new one; a picture's height is still its data's own."""
-    e = registry.load("metnet2.quickstart")
+@pytest.mark.parametrize(("name", "part"), [("metnet2.quickstart", "area"), ("multimodal.quickstart", "packing")])
+def test_a_part_of_data_was_fields_of_its_own(name, part):
+    """They are read where they were, and the old name of a flag names the new one."""
+    e = registry.load(name)
     before = registry.to_json(e)
-    area = before["data"].pop("area")
-    del area["class"]
-    assert registry.from_json(before | {"data": before["data"] | area}) == e
-    for field in area:
-        for old in (field, f"data.{field}"):
-            with pytest.raises(ConfigError, match=rf"no field or option --{old}; did you mean 'data\.area\.{field}'"):
-                override(e, [f"--{old}", "1"])
+    fields = {field: value for field, value in before["data"].pop(part).items() if field != "class"}
+    before["data"] |= fields
+    assert registry.from_json(before) == e
+    for field in fields:
+        with pytest.raises(ConfigError, match=rf"no field or option --data.{field}; did you mean 'data\.{part}\.{field}'"):
+            override(e, [f"--data.{field}", "1"])
+
+
+def test_fields_of_one_class_of_data_are_not_those_of_another():
+    """The area of a grid had a height, which a picture still has."""
+    e = registry.load("metnet2.quickstart")
     with pytest.raises(ConfigError, match=r"^data\.area: target_height=27: is not the centre of height=48; the nearest is 28"):
         override(e, ["--data.area.target_height", "27"])
-    assert override(registry.load("vit.quickstart"), ["--data.height", "32"]).data == dataclasses.replace(
-        registry.load("vit.quickstart").data, height=32
-    )
+    pictures = override(registry.load("vit.quickstart"), ["--data.height", "64"])
+    assert registry.from_json(registry.to_json(pictures)) == pictures
+    with pytest.raises(ConfigError, match=r"--data\.heigth; did you mean 'data\.height'"):
+        override(pictures, ["--data.heigth", "64"])
 
 
 def test_the_selection_of_windows_was_fields_of_the_cache():

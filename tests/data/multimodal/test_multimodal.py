@@ -11,7 +11,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 from configs import registry
 from data.config import Decode
 from data.kinds import task_of
-from data.multimodal.config import MultimodalData
+from data.multimodal.config import MultimodalData, Packing
 from data.multimodal.sources import named_emoji
 from data.reading.caches import read_manifest
 from data.reading.examples import AugmentedSource, CacheSource
@@ -68,7 +68,7 @@ def test_rows_have_a_picture_or_a_sound(cache):
 def test_packs_hold_whole_texts(cache):
     """The texts of a pool are dealt out to its rows, each with its own picture or sound, in their order; what there is no slot
     for is left out with its text. A pack is a pure function of its index."""
-    packs = data(texts=4, pool=2, row_length=40, pictures=3, sounds=1)
+    packs = data(packing=Packing(texts=4, pool=2, row_length=40, pictures=3))
     one, source = (AugmentedSource(t, CacheSource(t, cache), None) for t in map(task_of, (data(), packs)))
     left_out = 0
     for pool in range(6):
@@ -99,9 +99,14 @@ def test_packs_hold_whole_texts(cache):
         assert_array_equal(array, source.row(5)[name])
     assert task_of(packs).held_out(cache, cache, "test", 0).rows[0]["images"].shape == (1, 16, 16, 3)
     with pytest.raises(ValueError, match="pool=0: must be 1"):
-        data(pool=0)
-    with pytest.raises(ValueError, match="row_length=20: a text may have 24"):
-        data(row_length=20)
+        Packing(pool=0)
+    with pytest.raises(ValueError, match=r"packing\.row_length=20: a text may have 24"):
+        data(packing=Packing(row_length=20))
+
+
+def test_the_fingerprint_of_packs_is_that_of_runs_made_before():
+    """The fields of the packing are taken as if they were the data's own, which they were."""
+    assert task_of(registry.load("multimodal.quickstart").data).augmentation == "69652c8e62c06e66"
 
 
 def test_sources_are_drawn_by_their_size(cache):
