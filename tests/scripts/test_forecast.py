@@ -9,7 +9,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Constant
-from data.grids.config import Area, Forecasts
+from data.grids.config import Forecasts, GridData
 from models.sharding.layouts import ONE_DEVICE
 from scripts import evaluate as evaluate_script
 from scripts import forecast
@@ -38,13 +38,14 @@ def here(root, monkeypatch):
 def e() -> Experiment:
     """The quickstart, tiny, on the prepared series."""
     e = registry.tiny(registry.load("metnet2.quickstart"))
+    assert isinstance(e.data, GridData)
     data = dataclasses.replace(
         e.data,
         cache="toy",
         channels=("rain", "wind"),
         target="rain",
         leads=4,
-        area=Area(height=8, width=8, scale=2, target_height=4, target_width=4),
+        area=dataclasses.replace(e.data.area, height=8, width=8, target_height=4, target_width=4),
         scored=(1, 4),
         frames=2,
         every=3,
