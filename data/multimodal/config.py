@@ -35,7 +35,7 @@ class Packing:
     def __post_init__(self) -> None:
         for name in ("texts", "pool", "pictures", "sounds"):
             if (count := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={count}: must be 1 or more; height=0 has no pictures, seconds=0 no sounds")
+                raise ValueError(f"{name}={count}: must be 1 or more; data.height=0 has no pictures, data.seconds=0 no sounds")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -45,7 +45,7 @@ def e() -> Experiment:
         channels=("rain", "wind"),
         target="rain",
         leads=4,
-        area=Area(height=8, width=8, scale=2, target_height=4, target_width=4),
+        area=dataclasses.replace(e.data.area, height=8, width=8, target_height=4, target_width=4),
         scored=(1, 4),
         frames=2,
         every=3,

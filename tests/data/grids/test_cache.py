@@ -53,6 +53,7 @@ def test_dry_windows_are_left_out_as_the_settings_say(tmp_path):
     wettest = Selection(event=EVENT, train_share=usual, held_share=0.01, held_every=2)
     wet = read_manifest(write_grid_cache(tmp_path, "wet", selection=wettest))
     assert 0 < wet["parts"]["all"]["rows"] < all_of["parts"]["all"]["rows"] == all_of["windows"]["train"]
+    assert vars(wettest).items() <= wet.items()  # as in manifests written before
     assert wet["held_out"]["test"] == (all_of["held_out"]["test"] + 1) // 2
     with pytest.raises(
         DataError, match="train: none of its 36 windows of 7 steps can be used; the series has 60 steps and 0 gaps"
