@@ -142,7 +142,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
             check_groups(self.c.moe, lengths.values(), parts)
 
     def _arranged(self, batch: Batch) -> AttentionInputs:
-        """Returns the geometry of a batch in the layout's order."""
+        """Returns the attention inputs of a batch in the layout's order."""
         segments_BL, positions_BL = (arrange(batch[name], self.scope) for name in ("segments", "positions"))
         return self._attention_inputs(positions_BL, self._mask(segments_BL, batch).in_zigzag(self.scope), segments_BL)
 
@@ -211,13 +211,13 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         for layer_stack in self.stacks:
             settings = self._layer_settings(layer_stack, jnp.arange(depth(layer_stack)))
             x_BSM, read = transformer.keys_values(layer_stack, c, x_BSM, g, settings)
-            layers += [LayerCache(to_cache((grown(k), grown(v)))) for unit in transformer.unstacked(read) for k, v in unit]
+            layers += [LayerCache(to_cache((grown(k), grown(v)))) for group in transformer.unstacked(read) for k, v in group]
         last_B = jnp.take_along_axis(ids_BS, lengths_B[:, None] - 1, axis=1)[:, 0]
         return Cache(self.blocks, layers, slots, last_B, jnp.ones(rows, bool))
 
 
 def depth(layers: Block | LayerGroup) -> int:
-    """Returns how many blocks or units a stack has."""
+    """Returns how many blocks or layer groups a stack has."""
     return len(jax.tree.leaves(layers)[0])
 
 

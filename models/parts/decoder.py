@@ -64,7 +64,7 @@ class Decoder(Staged, Decodes):
     @property
     def blocks(self) -> list[Block]:
         """The layers of all stacks, one by one."""
-        return [block for layers in self.stacks for unit in transformer.unstacked(layers) for block in unit.layers]
+        return [block for layers in self.stacks for group in transformer.unstacked(layers) for block in group.layers]
 
     @property
     def cache_axes(self) -> tuple[str | None, ...]:

@@ -335,7 +335,7 @@ def unstacked(modules: Any) -> list[Any]:
 def decoded(
     layer: Any, x_R1M: jax.Array, g: AttentionInputs, cache: Any, settings: LayerSettings | None = None
 ) -> tuple[jax.Array, Any]:
-    """Returns (y_R1M, the cache with the step in it) of a block, or of a unit, at a step that is decoded.
+    """Returns (y_R1M, the cache with the step in it) of a block, or of a layer group, at a step that is decoded.
 
     Layers stand one after the other there (`unstacked`). Because this function is jitted, those that are alike are traced and
     lowered once; the compiler inlines it.

@@ -237,7 +237,7 @@ class StackConfig(BlockConfig):
 
     @property
     def layer_group(self) -> tuple[str, ...]:
-        """The layers of a stack's repeated unit: dense ones and a mixture after or before them, or in a dense model one layer."""
+        """The layers of a layer group: dense ones and a mixture after or before them, or in a dense model one layer."""
         if self.moe is None:
             return ("dense",)
         dense = ["dense" if i == 0 else f"dense_{i}" for i in range(self.moe.every - 1)]
@@ -245,7 +245,7 @@ class StackConfig(BlockConfig):
 
     @property
     def layer_groups(self) -> int:
-        """Repeated units of a stack."""
+        """The number of layer groups of a stack."""
         return self.repeated // (self.stacks * len(self.layer_group))
 
 
@@ -325,12 +325,12 @@ class EncoderDecoderConfig(StackConfig):
 
     @property
     def decoder_groups(self) -> int:
-        """Repeated units of the decoder."""
+        """The number of layer groups of the decoder."""
         return self.decoder.layers // len(self.layer_group) or self.layer_groups
 
     @property
     def encoder_groups(self) -> int:
-        """Repeated units of the encoder."""
+        """The number of layer groups of the encoder."""
         return self.layers // len(self.layer_group) - self.decoder_groups
 
     def shrunk(self) -> dict[str, Any]:
