@@ -37,10 +37,11 @@ def workdir(data, tmp_path_factory) -> Path:
     """A short run of a small mixture on them."""
     e = registry.tiny(registry.load("vit.moe_quickstart"))
     sizes = {"height": 8, "width": 8, "channels": 3}
+    patches = {f"patches.{name}": size for name, size in sizes.items()}
     e = dataclasses.replace(
         e,
         layout=ONE_DEVICE,
-        model=changed(e.model, {"patches.size": 2, "head.classes": 2} | sizes),
+        model=changed(e.model, {"patches.size": 2, "head.classes": 2} | patches),
         data=dataclasses.replace(e.data, cache="toy", batch_size=8, mean=(0.5,) * 3, std=(0.25,) * 3, **sizes),
         optimizer=AdamW(schedule=Constant(value=1e-2)),
         train=dataclasses.replace(e.train, steps=20, eval_every=20),
