@@ -14,8 +14,10 @@ import json
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 
 from models.errors import nearest
+from models.sharding.layouts import Recipe
 from scripts import cli
 
 EXPERIMENTS = (
@@ -64,12 +66,10 @@ def main() -> int:
         e = equality.comparable(registry.tiny(cli.synthetic(e)))
         initial = equality.start(e)
         want = equality.reference(e, args.steps, initial)
-        for name, make in family_of(e.model).layouts.items():
-            mesh = args.mesh or ("2x4", "2x2x2")[len(make.axes) - 2]
-            if mesh.count("x") + 1 != len(make.axes) or name not in (args.layout or known):
-                continue
+        for name, mesh in selected(family_of(e.model).layouts, args.layout or known, args.mesh):
             began = time.monotonic()
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
+            row = {"experiment": e.name, "layout": name, "mesh": mesh}
             try:
                 outcome = equality.trial(named, args.steps, jax.devices(), initial)
             except LayoutError as refusal:  # as context parallelism of a mixture, whose routing groups span positions
@@ -80,15 +80,22 @@ def main() -> int:
             differences = equality.differences(outcome, want)
             kinds = Counter(c.kind for c in outcome.collectives)
             worst |= any(differences[k] > limit for k, limit in TOLERANCE.items())
-            row = {"experiment": e.name, "layout": name, "mesh": mesh, **differences}
             if args.json:
                 seconds = round(time.monotonic() - began, 1)
-                print(json.dumps(row | {"collectives": dict(kinds), "seconds": seconds}), flush=True)
+                print(json.dumps(row | differences | {"collectives": dict(kinds), "seconds": seconds}), flush=True)
             else:
                 counts = "  ".join(f"{kind} {kinds[kind]}" for kind in KINDS if kinds[kind])
                 numbers = " ".join(f"{differences[k]:10.1e}" for k in TOLERANCE)
                 print(f"{e.name:22} {name:22} {mesh:6} {numbers}  {counts}", flush=True)
     return int(worst)
+
+
+def selected(layouts: Mapping[str, Recipe], names: Collection[str], mesh: str | None) -> Iterator[tuple[str, str]]:
+    """Yields (name, mesh) of the layouts of these names; of a given mesh only those with its number of axes."""
+    for name, make in layouts.items():
+        shape = mesh or ("2x4", "2x2x2")[len(make.axes) - 2]
+        if name in names and shape.count("x") + 1 == len(make.axes):
+            yield name, shape
 
 
 if __name__ == "__main__":

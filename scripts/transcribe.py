@@ -10,6 +10,7 @@ and windows of several files are transcribed together. The language is asked of 
 cannot be read is named on stderr, and the others go on; the exit code is then 1.
 """
 
+import argparse
 import dataclasses
 import html
 import json
@@ -38,13 +39,7 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument("--out", type=Path, metavar="DIR", help="a file for each sound in this folder, not standard output")
     args = parser.parse_args()
-    form = "json" if args.json else args.format
-    if form not in FORMATS:
-        raise cli.ConfigError(f"--format {form!r}: no such format{nearest(form, FORMATS)}")
-    for name in ("beams", "batch"):
-        if getattr(args, name) < (name == "beams"):
-            raise cli.ConfigError(f"--{name} {getattr(args, name)}: expected a positive number")
-
+    form = checked_format(args)
     outputs = outputs_of(args.file, args.out, "txt" if form == "text" else form) if args.out else {}
 
     cli.use_devices(ONE_DEVICE)
@@ -92,6 +87,17 @@ def main() -> int:
         file=sys.stderr,
     )
     return 1 if failures else 0
+
+
+def checked_format(args: argparse.Namespace) -> str:
+    """Returns the output's format; raises ConfigError where it, or a number beside it, cannot be."""
+    form = "json" if args.json else args.format
+    if form not in FORMATS:
+        raise cli.ConfigError(f"--format {form!r}: no such format{nearest(form, FORMATS)}")
+    for name in ("beams", "batch"):
+        if getattr(args, name) < (name == "beams"):
+            raise cli.ConfigError(f"--{name} {getattr(args, name)}: expected a positive number")
+    return form
 
 
 def outputs_of(files: list[Path], folder: Path, suffix: str) -> dict[Path, Path]:

@@ -35,12 +35,18 @@ def placement(layout: Layout, component: str, names: Sequence[str | None], title
     title += "".join(f"; {names[i]} 0 of {sizes[i]} drawn" for i in hidden)
     index = [_shard_indices(layout, axes) for axes in cuts]
     drawn = np.all([index[i] == 0 for i in hidden] or [np.ones(layout.devices, bool)], axis=0)  # their first shard
-    in_row = index[column] * 0 if row is None else index[row]
-    rows, columns = range(1 if row is None else min(sizes[row], CELLS)), range(min(sizes[column], CELLS))
-    cells = [[_numbers(np.flatnonzero(drawn & (in_row == r) & (index[column] == c))) for c in columns] for r in rows]
-    labels = ["" if row is None else f"{names[row]} {r}" for r in rows]
-    lines = _grid([f"{names[column]} {c}" for c in columns], labels, cells, "| ..." if sizes[column] > CELLS else "")
-    return [title, *lines, *(["..."] if row is not None and sizes[row] > CELLS else [])]
+    columns = [f"{names[column]} {c}" for c in range(min(sizes[column], CELLS))]
+    more = "| ..." if sizes[column] > CELLS else ""
+    if row is None:
+        return [title, *_grid(columns, [""], [_cells(drawn, index[column], len(columns))], more)]
+    labels = [f"{names[row]} {r}" for r in range(min(sizes[row], CELLS))]
+    cells = [_cells(drawn & (index[row] == r), index[column], len(columns)) for r in range(len(labels))]
+    return [title, *_grid(columns, labels, cells, more), *(["..."] if sizes[row] > CELLS else [])]
+
+
+def _cells(drawn: np.ndarray, index: np.ndarray, columns: int) -> list[str]:
+    """Returns the numbers of a row's devices, by column."""
+    return [_numbers(np.flatnonzero(drawn & (index == column))) for column in range(columns)]
 
 
 def _shard_indices(layout: Layout, axes: Sequence[str]) -> np.ndarray:
