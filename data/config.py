@@ -45,18 +45,28 @@ class CacheConfig:
 
     Attributes:
       kind: a key of data.kinds.KINDS.
+      made_of: the forms of a user's own data that the class makes a cache of, for messages; "" if of none.
     """
 
     kind: ClassVar[str]
+    made_of: ClassVar[str] = ""
 
     @classmethod
-    def from_source(cls, source: str) -> "CacheConfig | None":
+    def from_source(cls, source: str, columns: str = "") -> "CacheConfig | None":
         """Returns the settings of a cache of a user's own data, if this class makes any of it.
 
         Args:
-          source: a folder, a file, or "tfds:NAME".
+          source: a folder, a file, a pattern of files, or "tfds:NAME".
+          columns: the columns of a table that have other names than the kind's, "text=body,label=topic"; a class that reads
+            tables keeps them as its field `columns`.
         """
         return None
+
+    def encoded_with(self, tokenizer: str) -> "CacheConfig":
+        """Returns these settings with a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; "" is that of a
+        folder. Settings whose vocabulary is no field `tokenizer` are returned as they are."""
+        has_one = any(field.name == "tokenizer" for field in dataclasses.fields(self))
+        return dataclasses.replace(self, **{"tokenizer": tokenizer}) if has_one else self
 
     def flat(self) -> dict[str, Any]:
         """Returns the settings by name, none of them nested, as the cache's manifest and the digest of its inputs have them."""

@@ -21,6 +21,7 @@ class ChatCache(SourceCache):
     """
 
     kind: ClassVar[str] = "chat"
+    made_of: ClassVar[str] = "JSON lines of conversations"
 
     tokenizer: str = ""
     length: int = 1024
@@ -37,7 +38,7 @@ class ChatCache(SourceCache):
         return {"validation": self.validation, "test": self.test}
 
     @classmethod
-    def from_source(cls, source: str) -> "ChatCache | None":
+    def from_source(cls, source: str, columns: str = "") -> "ChatCache | None":
         """Returns the settings of a cache of JSON lines of conversations."""
         path = Path(source)
         return cls(source=f"file:{path.resolve()}") if sources.is_conversations(path) is True else None
@@ -59,6 +60,7 @@ class PreferenceCache(SourceCache):
     """
 
     kind: ClassVar[str] = "chat"
+    made_of: ClassVar[str] = "JSON lines of preference pairs"
 
     reference: str = ""
     length: int = 1024
@@ -77,7 +79,7 @@ class PreferenceCache(SourceCache):
         return self.reference
 
     @classmethod
-    def from_source(cls, source: str) -> "PreferenceCache | None":
+    def from_source(cls, source: str, columns: str = "") -> "PreferenceCache | None":
         """Returns the settings of a cache of JSON lines of preference pairs."""
         path = Path(source)
         return cls(source=f"file:{path.resolve()}") if sources.is_conversations(path) is False else None

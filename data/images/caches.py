@@ -24,13 +24,14 @@ class ImageCache(SourceCache):
     """
 
     kind: ClassVar[str] = "images"
+    made_of: ClassVar[str] = "a folder of pictures, DIR/LABEL/*.png, or tfds:NAME"
 
     channels: int = 3
     validation: float = 0.05
     test: float = 0.1
 
     @classmethod
-    def from_source(cls, source: str) -> "ImageCache | None":
+    def from_source(cls, source: str, columns: str = "") -> "ImageCache | None":
         """Returns the settings of a cache of a data set of TFDS, or of a folder of pictures."""
         if Location.of(source).scheme == "tfds":
             return cls(source=source)

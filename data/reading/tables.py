@@ -156,6 +156,15 @@ def rows_of(table: TableFile, columns: Mapping[str, str] | None = None) -> Itera
         yield named
 
 
+def columns_of(text: str) -> dict[str, str]:
+    """Returns the columns that a text names, {"text": "body"} of "text=body"; raises DataError for one without a sign."""
+    pairs = [part.partition("=") for part in text.split(",") if part]
+    for name, sign, column in pairs:
+        if not (name and sign and column):
+            raise DataError(f"columns={text!r}: expected NAME=COLUMN, as in text=body,label=topic")
+    return {name.strip(): column.strip() for name, _, column in pairs}
+
+
 def first(source: str | Path, columns: Mapping[str, str] | None = None) -> Row | None:
     """Returns the first row of a table, which shows its columns; None if there is no table, or no row."""
     return next(rows(source, columns), None) if files(source) else None

@@ -33,6 +33,7 @@ class SpeechCache(SourceCache):
     """
 
     kind: ClassVar[str] = "speech"
+    made_of: ClassVar[str] = "a folder of sounds with a table of their texts, metadata.csv"
 
     seconds: float = 16.0
     slots: int = 1
@@ -60,7 +61,7 @@ class SpeechCache(SourceCache):
         return self.teacher
 
     @classmethod
-    def from_source(cls, source: str) -> "SpeechCache | None":
+    def from_source(cls, source: str, columns: str = "") -> "SpeechCache | None":
         """Returns the settings of a cache of a folder with a table of texts (TABLES)."""
         folder = Path(source)
         has_table = any((folder / table).is_file() for table in TABLES)
