@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import registry
+from configs import from_data, registry
 from configs.experiment import Experiment
 from configs.overrides import override
 from configs.registry import ConfigError
@@ -77,7 +77,8 @@ def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> N
 
 
 def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
-    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last.
+    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are
+    applied last, and a cache among them decides the fields that it must (configs/from_data.py).
 
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
@@ -87,7 +88,8 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         e = registry.tiny(e)
     if args.layout:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
-    return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
+    overridden = override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
+    return from_data.taken(overridden, e, overrides)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, forms: str) -> None:

@@ -75,6 +75,7 @@ def main() -> int:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
+        e = cli.chosen(args, overrides)  # what was not prepared before decides fields now
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
     from trainers import trainer
