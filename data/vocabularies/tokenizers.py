@@ -5,6 +5,7 @@ are in `data.vocabularies.sentencepiece`, and vocabularies of translators in `da
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -146,6 +147,14 @@ class Tokenizer:
         """Returns the text of ids; special tokens become no text."""
         with self._read():
             return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
+
+    def marked(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids with the special tokens by name, for a person."""
+        names, parts = {id_: token for token, id_ in self.special.items()}, []
+        for is_special, run in itertools.groupby(map(int, ids), names.__contains__):
+            some = list(run)
+            parts += [names[id_] for id_ in some] if is_special else [self.decode(some)]
+        return " ".join(part.strip() for part in parts)
 
     def same_vocabulary(self, other: "Tokenizer") -> bool:
         """Returns whether both give the same ids for every text."""
