@@ -16,7 +16,8 @@ from data.reading.files import Contents
 from data.reading.splits import inputs_key
 from data.reading.tables import columns_of
 from data.reading.tally import Tally
-from data.vocabularies import files, tokenizers
+from data.vocabularies import files, sentencepiece_json, tokenizers
+from models.errors import shortened
 
 Config = TypeVar("Config", bound=OwnCache)
 
@@ -42,11 +43,18 @@ class OwnMaker(AdoptingMaker[Config]):
         self.read_tally, self.contents = Tally(), Contents()
 
     def packages(self) -> tuple[Package, ...]:
-        return (weights.VOCABULARIES[self.settings.tokenizer],) if self.settings.tokenizer else ()
+        tokenizer = self.settings.tokenizer
+        return (weights.VOCABULARIES[tokenizer],) if tokenizer in weights.VOCABULARIES else ()
 
     @property
     def adopted(self) -> Path:
         return self.root / "vocabularies" / f"own-{paths.digest(dataclasses.asdict(self.settings))[:16]}"
+
+    def take_file(self, vocabulary: Path, folder: Path) -> None:
+        if vocabulary.suffix == ".model":
+            sentencepiece_json.write(vocabulary, folder)
+        else:
+            super().take_file(vocabulary, folder)
 
     def divide(self, sources: Sequence[Any], read: own.Read, **seen: Any) -> None:
         """Reads the files once, and divides their examples."""
@@ -69,11 +77,12 @@ class OwnMaker(AdoptingMaker[Config]):
             if not self.is_copy(inputs_key(example), split):
                 yield self.finished(example)
 
-    def is_copy(self, content: str, split: str) -> bool:
-        """Returns whether a held-out split before this one has the same, and counts it; has to be asked split by split."""
+    def is_copy(self, content: str, split: str, name: str = "") -> bool:
+        """Returns whether a held-out split that is written before this one has the same content, and then counts it."""
         why = self.contents.why_copied(content.encode(), split)
         if why:
-            self.read_tally.leave_out(content[:80], why)
+            self.read_tally.examples -= 1
+            self.read_tally.leave_out(name or shortened(content), why)
         return bool(why)
 
     def write_parts(self, parts: Iterable[str]) -> None:

@@ -269,8 +269,11 @@ def _byte_level(model: models.BPE, single_digits: bool = False) -> tokenizers.To
     return tokenizer
 
 
-def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
+def train_bpe(lines: Iterable[str], path: Path, size: int, *, fewer: bool = False) -> None:
     """Trains a byte-level BPE vocabulary of `size` ids, including all bytes and the end of text (id 0).
+
+    Args:
+      fewer: it has fewer where the text doesn't fill it.
 
     Raises:
       ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for merges.
@@ -279,7 +282,8 @@ def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
     tokenizer = _byte_level(models.BPE())
     tokenizer.train_from_iterator(lines, trainer)
-    _check_size(tokenizer, size, 1 + len(alphabet))
+    if not fewer:
+        _check_size(tokenizer, size, 1 + len(alphabet))
     _save(tokenizer, path)
 
 
