@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from data import kinds, paths
+from data import kinds, paths, untrusted
 from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
 from data.packages.locations import Location, PackageSource
@@ -230,6 +230,11 @@ class AdoptingMaker(CacheMaker[Config]):
     def check_vocabulary(self, folder: Path) -> None:
         """Raises UserError for a folder without a vocabulary that fits."""
 
+    def take_file(self, vocabulary: Path, folder: Path) -> None:
+        """Writes into a folder the vocabulary that is a single file."""
+        name = files.TOKENIZER if vocabulary.suffix == ".json" else vocabulary.name
+        shutil.copyfile(untrusted.regular(vocabulary, DataError), folder / name)
+
     def adopt(self, vocabulary: Path) -> None:
         if not self.settings.released:
             return super().adopt(vocabulary)
@@ -237,7 +242,7 @@ class AdoptingMaker(CacheMaker[Config]):
             self.check_vocabulary(vocabulary)
         with paths.new_folder(self.adopted) as new:
             if vocabulary.is_file():
-                shutil.copyfile(vocabulary, new / (files.TOKENIZER if vocabulary.suffix == ".json" else vocabulary.name))
+                self.take_file(vocabulary, new)
                 self.check_vocabulary(new)
             else:
                 files.copy(vocabulary, new)

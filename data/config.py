@@ -99,6 +99,28 @@ class SourceCache(CacheConfig):
     source: str
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnCache(SourceCache):
+    """The settings of a cache of a user's own texts (data.own_maker).
+
+    Attributes:
+      source: "folder:PATH", "file:PATH" or "files:PATTERN".
+      columns: the columns of a table that have other names than the kind's, "text=body,label=topic".
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; "" is that of the folder or the file that
+        `scripts.prepare_data --vocabulary` names.
+      validation, test: shares of the groups of training examples that are held out where the source has no such split.
+    """
+
+    columns: str = ""
+    tokenizer: str = ""
+    validation: float = 0.05
+    test: float = 0.1
+
+    @property
+    def released(self) -> bool:
+        return not self.tokenizer
+
+
 class EvalConfig(Protocol):
     """A way to evaluate a model: a frozen dataclass of plain values.
 

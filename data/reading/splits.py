@@ -63,6 +63,48 @@ def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
     return validated, min(tested, groups - 1 - validated)
 
 
+_COUNTED = 1 << 20  # groups whose exact shares are held out; of more, the shares are expected ones
+
+
+class Groups:
+    """Groups that are counted one after the other, to be divided in bounded memory."""
+
+    def __init__(self):
+        self._places = set[int]()
+
+    def add(self, group: str) -> None:
+        """Counts a group, which may have come before."""
+        if len(self._places) <= _COUNTED:
+            self._places.add(_place(group))
+
+    def division(self, *, validation: float, test: float) -> "Division":
+        """Returns the division of the groups so far, of one stratum, as `divide` divides them."""
+        if len(self._places) > _COUNTED:
+            return Division(int(test * _PLACES), int((test + validation) * _PLACES))
+        validated, tested = _numbers(len(self._places), validation, test)
+        ends = [*sorted(self._places), _PLACES]
+        return Division(ends[tested], ends[tested + validated])
+
+
+class Division(NamedTuple):
+    """A division of groups by hash: those before `tested` are for the test, then those before `validated`."""
+
+    tested: int
+    validated: int
+
+    def split_of(self, group: str) -> str:
+        """Returns "train", "validation" or "test"."""
+        place = _place(group)
+        return "test" if place < self.tested else "validation" if place < self.validated else "train"
+
+
+_PLACES = 1 << 64
+
+
+def _place(group: str) -> int:
+    return int.from_bytes(_hash(group)[:8], "big")
+
+
 def without_copies(splits: Mapping[str, Iterable[Any]], key: Callable[[Any], str]) -> dict[str, list[Any]]:
     """Returns splits without copies: training lacks what is held out, and validation what is in the test.
 

@@ -143,13 +143,15 @@ def rows(source: str | Path, columns: Mapping[str, str] | None = None) -> Iterat
 
 def rows_of(table: TableFile, columns: Mapping[str, str] | None = None) -> Iterator[Row]:
     """Yields the rows of one file of a table, as `rows` does."""
-    renamed = {column: name for name, column in (columns or {}).items()}
+    columns = columns or {}
+    replaced = {*columns, *columns.values()}
     for number, row in enumerate(_READERS[form_of(table.path)](table.path), 1):
         if number == 1:
-            for column in renamed:
+            for column in columns.values():
                 if column not in row:
                     raise DataError(f"{table.path}: no column {shortened(column)!r}{nearest(column, row)}")
-        named = Row({renamed.get(column, column): value for column, value in row.items()} if renamed else row)
+        named = Row({name: value for name, value in row.items() if name not in replaced})
+        named |= {name: row.get(column) for name, column in columns.items()}
         if table.split and SPLIT not in named:
             named[SPLIT] = table.split
         named.place = f"{shortened(table.path.name)}, row {number}"

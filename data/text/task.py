@@ -73,9 +73,10 @@ class TextTask(Task[TextData]):
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         tokens = sum(part["tokens"] for part in manifest["parts"].values())
+        corpus = f"English (`{manifest['corpus']}`" if "corpus" in manifest else f"text (`{manifest['cache']}`"
+        parts, fingerprint = ", ".join(sorted(manifest["parts"])), manifest["fingerprint"][:16]
         return [
-            f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
-            f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens."
+            f"Trained on {tokens:,} tokens of {corpus}: {parts}; fingerprint {fingerprint}), rows of {manifest['length']} tokens."
         ]
 
 
