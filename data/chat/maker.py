@@ -8,12 +8,12 @@ place; the cache is made anew when it changes.
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from data import paths
-from data.cache_maker import AdoptingMaker, CacheMaker, Config
+from data.cache_maker import AdoptingMaker, CacheMaker
 from data.chat import encoding, sources
 from data.chat.caches import ChatCache, PreferenceCache
 from data.chat.config import PreferenceData
@@ -28,6 +28,8 @@ from data.reading.tally import Tally
 from data.task import DataError
 from data.vocabularies import files
 from data.vocabularies.chat_templates import ChatEncoder
+
+Config = TypeVar("Config", bound=ChatCache | PreferenceCache)
 
 _SEED = 0
 

@@ -9,7 +9,7 @@ import functools
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +118,12 @@ def first(source: str, columns: str, form: Form) -> Row | None:
     rows = (row for table in tables_of(Path(source)) for row in tables.rows_of(table, renamed))
     row = next(rows, None)
     return row if row is not None and form.column(row) else None
+
+
+def is_described(source: str, endings: Collection[str]) -> bool:
+    """Returns whether a folder has files with one of these endings, and tables beside them, whatever their columns."""
+    files = Path(source).rglob("*") if ":" not in source and Path(source).is_dir() and tables_of(Path(source)) else ()
+    return any(file.suffix.lower() in endings for file in files)
 
 
 def read(source: Path, columns: str, form: Form, scratch: Path | None) -> Iterator[Medium]:

@@ -63,10 +63,14 @@ class SpeechCache(TableCache):
     def derived_by(self) -> str:
         return self.teacher
 
+    def encoded_with(self, tokenizer: str) -> "SpeechCache":
+        """Returns these settings with a released vocabulary, such as "whisper_base"; "" leaves them as they are."""
+        return dataclasses.replace(self, vocabulary=tokenizer or self.vocabulary)
+
     @classmethod
     def from_source(cls, source: str, columns: str = "") -> "SpeechCache | None":
         """Returns the settings of a cache of a table of sounds."""
-        if media.first(source, columns, media.SOUND) is None:
+        if media.first(source, columns, media.SOUND) is None and not media.is_described(source, media.SOUNDS):
             return None
         return cls(source=str(Location.own(source)), columns=columns)
 

@@ -1,10 +1,12 @@
 """Tests of pictures, sounds and conversations in every form of a user's table: prepared, and read as a model gets them."""
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -19,6 +21,11 @@ from data.reading.caches import examples, read_manifest
 from data.speech.caches import SpeechCache
 from data.task import DataError
 from models.errors import UserError
+from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
+from tests.helpers.chats import conversations, write_vocabulary
+from tests.helpers.grids import FIELDS, showers, times, write_series
+from tests.helpers.own import reopened_scores
 from tests.helpers.pictures import encoded, smooth
 from tests.helpers.sounds import tone, wav
 
@@ -237,6 +244,54 @@ def test_conversations_and_preferences_in_tables(folder, write):
     assert isinstance(settings_from(str(pairs), "prompt=ask"), PreferenceCache)
     (record, _) = chats.read(pairs, "prompt=ask")
     assert [record[side][-1]["content"] for side in ("prompt", "chosen", "rejected")] == ["Hi", "Hello", "No"]
+
+
+def write_talks(folder: Path) -> Path:
+    return write_parquet(folder, [{"messages": record["messages"]} for record in conversations(40, 0)])
+
+
+def write_rain(folder: Path) -> Path:
+    return write_series(folder / "rain.nc", showers(60).astype(np.float32), times(60))
+
+
+def rows_of(column: str, values: tuple[str, ...]) -> Rows:
+    return [{column: values[n % len(values)]} for n in range(24)]
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("experiment", "write", "fields"),
+    [
+        ("vit.quickstart", lambda f: inside(save_to_disk, "image", PICTURES)(f, rows_of("label", ("ant", "bee", "cow"))), {}),
+        ("multimodal.quickstart", lambda f: inside(write_parquet, "image", PICTURES)(f, rows_of("caption", WORDS)), {}),
+        (
+            "conformer.small_czech",
+            lambda f: beside(manifest_file, "audio_filepath", ".wav", SOUNDS)(f, rows_of("text", WORDS)),
+            {"seconds": 1.28, "targets_length": 24},
+        ),
+        ("metnet2.quickstart", write_rain, FIELDS),
+        ("chat.smollm2_sft", write_talks, {"length": 64}),
+    ],
+    ids=["pictures", "captions", "sounds", "grids", "conversations"],
+)
+def test_a_model_is_trained_on_own_data_and_scored(folder, tmp_path, monkeypatch, experiment, write, fields):
+    """From a table to three steps, and the scores once the run is opened again: nothing but the cache's name is said."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
+    settings = settings_from(str(write(folder)))
+    vocabulary = write_vocabulary(tmp_path / "vocabulary") if settings.released else None
+    said: list[str] = []
+    prepare("mine", dataclasses.replace(settings, **fields), vocabulary=vocabulary, progress=said.append)
+    assert sum(line.startswith("a row of ") for line in said) == 3
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    arguments = [experiment, "--tiny", "--data.cache", "mine", "--data.batch-size", "4"]
+    if experiment.startswith("chat."):
+        arguments.append("--train.finetune.init-from=")
+    e = dataclasses.replace(cli.chosen(*parser.parse_known_args(arguments)), layout=ONE_DEVICE)
+    assert e.eval is not None
+    e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, split="test", limit=4))
+    scores = reopened_scores(e, tmp_path / "run")
+    assert scores and all(np.isfinite(value) for value in scores.values() if isinstance(value, float))
 
 
 @pytest.mark.parametrize(

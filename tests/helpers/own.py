@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
+from configs.experiment import Experiment
 from data.reading.caches import cache_folder
 from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
@@ -27,9 +28,14 @@ def scores_of(experiment: str, workdir: Path, model: dict[str, Any], **data: Any
         train=dataclasses.replace(tiny.train, finetune=dataclasses.replace(tiny.train.finetune, init_from="")),
         eval=dataclasses.replace(e.eval, split="test", limit=4),
     )
+    return reopened_scores(e, workdir)
+
+
+def reopened_scores(e: Experiment, workdir: Path) -> dict[str, Any]:
+    """Trains an experiment to its end, opens it again, and returns its scores."""
     assert run(e, workdir) == trainer.DONE
     opened, weights = open_model(workdir)
     cache = cache_folder(opened.data)
     served = load(weights, opened.execution, ONE_DEVICE)
     scores, _ = open_evaluator(served.model, opened, cache, weights.vocabulary or cache).report(served.params)
-    return scores["all"]
+    return scores["all"] if "all" in scores else scores
