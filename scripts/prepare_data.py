@@ -105,7 +105,7 @@ def vocabulary_path(text: str) -> Path:
 
 
 def own_options() -> str:
-    """Returns what each kind of a user's own data is made of, and its options: the fields of its settings, with their defaults."""
+    """Returns what each kind of a user's own data is made of, and its options with their defaults: the fields of its settings."""
     lines = []
     for cls in own_settings():
         lines += textwrap.wrap(f"{cls.kind}: {cls.made_of}", 100, initial_indent="  ", subsequent_indent="    ")
