@@ -264,7 +264,7 @@ class Chat:
         try:
             self.last = self.respond([*system_turn(self.system), *turns])
         except (UserError, KeyboardInterrupt) as error:  # too long a turn, or one that the template refuses
-            self.stream.end(f"({error or 'stopped'})")
+            self.stream.end(f"({str(error) or 'stopped'})")
             return
         self.stream.end(self.last.text)
         for remark in self.last.remarks:
