@@ -50,6 +50,7 @@ TEMPLATE = {"tokens": 512, "temperature": 0.0, "top_k": 0, "context": None}
 RATED = {"tokens": 64, "temperature": 1.0, "top_k": 40, "context": 256, "candidates": 16}
 CONTEXT = 2048  # tokens of a conversation and its reply, where neither the model nor its files bound them
 PLACES = 256  # of the first program's prompts: a conversation grows
+KEPT = 512  # places of the cache for the turns after a reply
 
 
 def main() -> int:
@@ -58,9 +59,7 @@ def main() -> int:
     add_sampling(parser)
     parser.set_defaults(tokens=None, temperature=None, top_k=None)
     parser.add_argument("--system", help="the system prompt")
-    parser.add_argument(
-        "--context", type=int, help="tokens of a conversation that are read; the oldest turns are left out"
-    )
+    parser.add_argument("--context", type=int, help="tokens of a conversation that are read; the oldest turns are left out")
     parser.add_argument("--candidates", type=int, help="of rated responses: replies that are drawn and ranked; 16")
     parser.add_argument("--show", action="store_true", help="of rated responses: print the candidates of every turn")
     parser.add_argument("--no-tools", action="store_true", help="of rated responses: ask no tools")
@@ -116,6 +115,7 @@ def settings(args: argparse.Namespace, served: "Served") -> tuple["Generate", in
         seed=args.seed,
         batch_size=1,
         length=PLACES,
+        kept=min(KEPT, longest),
     )
     return config, min(args.context or longest, longest - tokens)
 

@@ -74,6 +74,31 @@ def test_texts_are_emitted_as_they_grow(rating):
         assert continuation._replace(score=0) == unseen(params, [prompt_text])[0][0]._replace(score=0)
 
 
+def test_a_prompt_that_begins_with_a_reply_is_read_on(rating, monkeypatch):
+    """What the cache has is not read again, and the sample is that of the whole prompt; another prompt, a long one and one
+    without room behind the cache are read anew."""
+    model, params, form = rating
+    config = Generate(tokens=6, batch_size=1, length=64)
+    kept = Generator(model, dataclasses.replace(config, kept=20), form.vocabulary, lambda text: None)
+    anew = Generator(model, config, form.vocabulary)
+    begun: list[int] = []
+    begin = kept._begin
+    monkeypatch.setattr(kept, "_begin", lambda params, batch: (begun.append(int(batch["lengths"][0])), begin(params, batch))[1])
+
+    def sampled(prompt: list[int]) -> list[int]:
+        ((own,),), ((other,),) = kept(params, [prompt]), anew(params, [prompt])
+        assert own.ids == other.ids and own.score == pytest.approx(other.score, abs=1e-4)
+        return [*prompt, *own.ids]
+
+    first = sampled([7, 8, 9, 10])
+    second = sampled([*first, 11, 12])
+    assert begun == [4] and len(second) == 4 + 6 + 2 + 6
+    third = sampled([*second, *range(20, 28)])  # no room
+    sampled([*third, *range(20, 29)])  # 9 tokens are too many in a program of 64
+    sampled([7, 8])
+    assert begun == [4, 26, 41, 2]
+
+
 @pytest.mark.slow
 def test_ratings_are_those_of_the_whole_text(rating):
     """The cache gives behind a candidate what a pass over context, candidate and attribute gives."""
