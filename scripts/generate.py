@@ -28,9 +28,7 @@ def main() -> int:
     )
     parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt; 1")
     parser.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
-    parser.add_argument(
-        "--chat", action="store_true", help="a prompt is a user's turn, in the form of scripts.chat"
-    )
+    parser.add_argument("--chat", action="store_true", help="a prompt is a user's turn, in the form of scripts.chat")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("prompt", nargs="*", help="prompts; without any, standard input is read, one prompt a line")
     args = parser.parse_args()
@@ -68,11 +66,18 @@ def main() -> int:
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that say how a text is drawn."""
-    parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation; 64")
     parser.add_argument(
-        "--temperature", type=float, default=0.0, help="of what is drawn; 0, the default, takes the likeliest token"
+        "--tokens", type=int, default=64, help="the most tokens of a continuation; 64, of a reply of scripts.chat 512"
     )
-    parser.add_argument("--top-k", type=int, default=0, help="draw from so many of the likeliest tokens; 0: from all")
+    parser.add_argument(
+        "--temperature",
+        type=float,
+        default=0.0,
+        help="of what is drawn; 0, the default but of ranked replies, takes the likeliest token",
+    )
+    parser.add_argument(
+        "--top-k", type=int, default=0, help="draw from so many of the likeliest tokens; 0: from all, the default"
+    )
     parser.add_argument(
         "--top-p", type=float, default=1.0, help="draw from the likeliest tokens that have this probability together"
     )

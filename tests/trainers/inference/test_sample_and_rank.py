@@ -13,7 +13,7 @@ from data.lamda.prompt_format import prompt
 from data.vocabularies.tokenizers import Tokenizer
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
-from trainers.inference.forms import RatedForm
+from trainers.inference.forms import RatedForm, form_of
 from trainers.inference.generation import Generate, Generator
 from trainers.inference.sample_and_rank import Candidate, Responder, good_enough
 from trainers.plan import fresh_state, make_plan
@@ -31,7 +31,9 @@ def rating(tmp_path_factory):
     folder = write_dialog_cache(tmp_path_factory.mktemp("rated") / "toy", 64)
     e = registry.tiny(registry.load("lamda.smollm2_chat"))
     plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320)), jax.devices()[:1])
-    return plan.model, fresh_state(plan).params, RatedForm(task_of(e.data), folder)
+    form = form_of(task_of(e.data), folder, folder)
+    assert isinstance(form, RatedForm)
+    return plan.model, fresh_state(plan).params, form
 
 
 def test_a_seed_decides_the_candidates(rating):
