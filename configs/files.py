@@ -44,7 +44,7 @@ def absolute(name: str) -> str:
 
 
 def read_json(name: str) -> dict[str, Any]:
-    """Returns the values of an experiment in a JSON file: the whole file, or its "experiment", as `scripts.show --json` prints it."""
+    """Returns the values of an experiment in a JSON file: all of it, or its "experiment", as `scripts.show --json` prints it."""
     values = untrusted.read_json(_existing(name), FileError)
     return values["experiment"] if isinstance(values.get("experiment"), dict) else values
 

@@ -67,8 +67,8 @@ def load(name: str) -> Experiment:
     """Returns an experiment.
 
     Args:
-      name: MODULE.FUNCTION of configs/, FILE.py:FUNCTION of a file anywhere, or FILE.json, as `scripts.show --json` prints it. The
-        experiment has this name, without folders.
+      name: MODULE.FUNCTION of configs/, FILE.py:FUNCTION of a file anywhere, or FILE.json, as `scripts.show --json` prints it.
+        The experiment has this name, without folders.
 
     Raises:
       UserError: there is no such experiment (with the nearest one), the file raises an exception, or a field is not valid.

@@ -63,7 +63,11 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
         def error(self, message: str) -> typing.NoReturn:
             raise ConfigError(f"{message} (see --help)")
 
-    return OneLine(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+    form = argparse.RawDescriptionHelpFormatter
+    program = Path(sys.argv[0])
+    if program.parent.name == "scripts":  # a command, by either of its names
+        kwargs.setdefault("prog", f"shardzoo {program.stem}")
+    return OneLine(description=doc, formatter_class=form, allow_abbrev=False, **kwargs)
 
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:

@@ -12,6 +12,7 @@ from configs import files, registry
 from models.errors import UserError
 from models.families import FAMILIES
 from scripts import show as show_script
+from tests.helpers import own
 
 MINE = '''
 import dataclasses
@@ -41,21 +42,10 @@ def impossible() -> Experiment:
 
 @pytest.fixture(autouse=True)
 def as_before(tmp_path, monkeypatch) -> Iterator[None]:
-    """Paths, modules and families of the tests' files are forgotten; classes are noted in a data folder of the test's own."""
+    """Nothing of the tests' files stays; classes are noted in a data folder of the test's own."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
-    path, modules, families = [*sys.path], {*sys.modules}, dict(FAMILIES)
-    yield
-    sys.path[:] = path
-    FAMILIES.clear()
-    FAMILIES.update(families)
-    forget(modules)
-
-
-def forget(modules: set[str]) -> None:
-    """Forgets the modules that were imported since, but for the project's."""
-    for name in {*sys.modules} - modules:
-        if name.partition(".")[0] in ("mine", "mine_too", "odd", "broken", "abacus"):
-            del sys.modules[name]
+    with own.forgotten(tmp_path):
+        yield
 
 
 @pytest.fixture
@@ -141,16 +131,13 @@ def test_a_class_of_a_file_is_found_again(tmp_path):
         "import dataclasses\n\nfrom abacus.config import AbacusConfig\nfrom configs import gpt\n\n\n"
         "def small():\n    return dataclasses.replace(gpt.quickstart(), model=AbacusConfig(beads=5))\n"
     )
-    before = {*sys.modules}
     e = registry.load(f"{package}/experiments.py:small")
     assert e.name == "abacus/experiments.py:small"
     stored = registry.to_json(e)
     for _ in range(2):  # as in a process that was not given the file
-        forget(before)
-        del FAMILIES["abacus"]
+        own.forget(tmp_path)
         assert registry.to_json(registry.from_json(stored)) == stored and "abacus" in FAMILIES
-    forget(before)
-    del FAMILIES["abacus"]
+    own.forget(tmp_path)
     (package / "experiments.py").unlink()
     gone = rf"^experiment\.model: AbacusConfig is a class of {package}/experiments\.py, which is not there any more$"
     with pytest.raises(UserError, match=gone):

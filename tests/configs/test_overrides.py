@@ -78,7 +78,7 @@ def test_a_schedule_that_ends_with_the_run_follows_its_steps():
 
 
 def test_a_schedule_of_its_own_length_keeps_it():
-    """One that is given on the command line, one that does not end with the run, and one without an end, whose warm-up is told."""
+    """One that is given on the command line, one that does not end with the run, and one without an end."""
     e, notes = with_notes("gpt.quickstart", "--train.steps", "30", "--optimizer.schedule.steps", "600")
     assert (e.optimizer.schedule, notes) == (
         registry.load("gpt.quickstart").optimizer.schedule,

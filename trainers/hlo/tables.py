@@ -26,11 +26,10 @@ from trainers.text_table import text_table
 def describe(e: Experiment) -> dict[str, Any]:
     """Returns sizes and placement of every parameter, as plain values; needs no device and no array.
 
-    Keys: experiment (its JSON form), config (fields by path), layout, parameters (how many), convention (what published counts include, where
-    they differ), components (how many of each), tensors
-    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
-    compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
-    trainers/hlo/diagrams.py).
+    Keys: experiment (its JSON form), config (fields by path), layout, parameters (how many), convention (what published counts
+    include, where they differ), components (how many of each), tensors (name, component, shape, dtype, axes, spec,
+    bytes_per_device, decayed), bytes_per_device (parameters, optimizer), compiler (chip, set and options of the compiler on the
+    TPU generation that it is planned for), pictures (lines of text, see trainers/hlo/diagrams.py).
     """
     plan = make_plan(e, abstract=True)
     tensors = [_tensor(info) for info in plan.parameters]

@@ -1,0 +1,12 @@
+"""What the other folders know of the family; docs/ADD_A_MODEL.md lists the further fields."""
+
+from models.family import Family
+from models.sharding.layouts import LAYOUTS
+
+from .model import Skeleton
+
+FAMILY = Family(
+    model=Skeleton,
+    layouts=LAYOUTS,  # those of every dense model
+    default_experiment=lambda c: "skeleton.small",
+)
