@@ -37,13 +37,14 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
             hint = _classes_with(path, fields) or _fields_of(path, fields) or _hint(path, [*fields, *options])
             raise ConfigError(f"no field or option --{path}{hint}")
         changes[path] = _parse(fields[path], texts, f"--{path}")
+    before: Any = e
     if isinstance(e, Experiment) and _SCHEDULE_STEPS in fields and _SCHEDULE_STEPS not in changes:
         steps = changes.get("train.steps", e.train.steps)
         if hasattr(e.optimizer.schedule, "steps"):
-            e = e.with_steps(steps)
+            before = e.with_steps(steps)
         else:  # a schedule of another class
             changes[_SCHEDULE_STEPS] = steps
-    return _changed(type(e), e, changes)
+    return _changed(type(e), before, changes)
 
 
 _SCHEDULE_STEPS = "optimizer.schedule.steps"

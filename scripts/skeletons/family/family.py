@@ -1,4 +1,4 @@
-"""What the other folders know of the family; docs/ADD_A_MODEL.md lists the further fields."""
+"""The family as the other folders know it; docs/ADD_A_MODEL.md lists the further fields."""
 
 from models.family import Family
 from models.sharding.layouts import LAYOUTS
