@@ -25,7 +25,7 @@ from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 from tests.helpers.chats import conversations, write_vocabulary
 from tests.helpers.grids import FIELDS, showers, times, write_series
-from tests.helpers.own import reopened_scores
+from tests.helpers.own_data import reopened_scores
 from tests.helpers.pictures import encoded, smooth
 from tests.helpers.sounds import tone, wav
 
