@@ -26,14 +26,6 @@ def palm_mfu() -> Iterator[Row]:
     yield Row("with attention", "46.2 %", a_token * rate / peak, "FLOPs counted in the traced loss")
 
 
-@reproduction("LaMDA, Table 27 and section 3", unit="parameters")
-def lamda() -> Iterator[Row]:
-    """Dialog models of 2, 8 and 137 billion parameters, without embeddings."""
-    for size, width in {2: 2560, 8: 4096, 137: 8192}.items():
-        name = f"lamda_{size}b"
-        yield Row(name, f"{size}B", parameters(f"lamda.{name}") - 32_000 * width, "the table of words left out")
-
-
 @reproduction("LaMDA, Table 27", unit="share of the chips' peak that its budget would need", minutes=1)
 def lamda_budget() -> Iterator[Row]:
     """137 billion parameters were trained in 57.7 days on 1024 TPU-v3 chips at 56.5 % of their peak."""
