@@ -86,7 +86,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     rows, points = d["batch_size"], [size * m["detail"]["upsample"] for size in m["crop"]]
 
     def loss() -> Any:
-        frames = torch.rand(rows, d["frames"], m["channels"] + m["masks"], d["height"], d["width"])
+        frames = torch.rand(rows, d["frames"], m["channels"] + m["masks"], d["area"]["height"], d["area"]["width"])
         logits = model(frames, torch.randint(1, m["leads"] + 1, (rows,)))
         return F.cross_entropy(logits, torch.randint(m["bins"]["count"], (rows, *points)))
 
