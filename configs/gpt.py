@@ -285,8 +285,8 @@ def _lm_embedding(layout: Layout) -> Layout:
 
 # --- Megatron-LM PTD-P, arXiv 2104.04473, Table 1: weak scaling on A100, 2048 tokens, vocabulary 51,200 ------------
 # Sizes by the paper's formula, 12 l h^2 (1 + 13/(12h) + (V+s)/(12lh)): GPT-2's block without the last norm.
-# The paper's tensor, pipeline and data parallel sizes are given as (t, p, d), with TFLOPS a GPU and the share of its peak; layouts
-# here are 2D, on chips of a pod.
+# The paper's tensor, pipeline and data parallel sizes are given as (t, p, d), with TFLOPS a GPU and their share of its peak;
+# layouts here are 2D, on chips of a pod.
 
 
 def _megatron(layers: int, dim: int, heads: int, batch: int, mesh: Layout) -> Experiment:
