@@ -135,7 +135,7 @@ def gpt3_13b() -> Experiment:
 def gpt3_175b() -> Experiment:
     """GPT-3 175B: 96 layers of 12288; 3.2M tokens a batch. Vocabulary padded to 51,200, as MLPerf's reference does."""
     e = _gpt3(layers=96, dim=12288, heads=96, batch=1536, rate=6e-5, mesh=two_d(256, 8))
-    return replace(e, model=replace(e.model, vocab=51_200), execution=replace(e.execution, remat="full"))
+    return changed(e, {"model.vocab": 51_200, "execution.remat": "full"})
 
 
 def mlperf_175b() -> Experiment:
@@ -145,13 +145,9 @@ def mlperf_175b() -> Experiment:
     4000 steps, to be named by `train.finetune.init_from`; its optimizer and schedule go on from there, ours start anew.
     Not MLPerf's: the vocabulary, GPT-2's here.
     """
-    e = gpt3_175b()
-    return replace(
-        e,
-        optimizer=gpt3_adamw(peak=2e-5, steps=108_600, warmup=265),
-        train=replace(e.train, steps=13_020, log_every=1, checkpoint=replace(e.train.checkpoint, every=500), eval_every=16),
-        eval=replace(e.eval, limit=24_567),
-    )
+    run = {"train.steps": 13_020, "train.log_every": 1, "train.checkpoint.every": 500, "train.eval_every": 16}
+    optimizer = gpt3_adamw(peak=2e-5, steps=108_600, warmup=265)
+    return changed(gpt3_175b(), run | {"optimizer": optimizer, "eval.limit": 24_567})
 
 
 # --- GSPMD, arXiv 2105.04663: dense decoders of Lingvo. Steps and shares of the peak are its Table 2's, from memory -
@@ -197,9 +193,8 @@ def gspmd_1t() -> Experiment:
     That step has about 128 rows, 64 tokens a core; here 3072, so that gathering weights and adding up their gradients pays.
     Modelled: 61.3 s, 61 % MFU.
     """
-    e = _gspmd(layers=128, batch=3072, mesh=two_d(256, 8))
-    model = changed(e.model, {"model_dim": 16_384, "feed_forward.hidden_dim": 131_072, "attention.heads": 256})
-    return replace(e, model=model, execution=replace(e.execution, remat="attention_out"))
+    e = _gspmd(layers=128, batch=3072, mesh=two_d(256, 8), remat="attention_out")
+    return changed(e, {"model.model_dim": 16_384, "model.feed_forward.hidden_dim": 131_072, "model.attention.heads": 256})
 
 
 def gspmd_1t_pipelined() -> Experiment:
@@ -244,19 +239,9 @@ def lingvo_175b() -> Experiment:
     96 layers of 12288, ReLU, learned positions, attention logits capped at 50; 1024 x 2048 tokens a step.
     """
     e = _gspmd(layers=96, batch=1024, mesh=two_d(256, 8))
-    model = changed(
-        e.model,
-        {
-            "positions": Learned(rows=2048),
-            "model_dim": 12_288,
-            "feed_forward.hidden_dim": 49_152,
-            "feed_forward.gated": False,
-            "feed_forward.activation": "relu",
-            "attention.heads": 96,
-            "attention.logit_cap": 50.0,
-        },
-    )
-    return replace(e, model=model, data=replace(e.data, length=2048))
+    attention = {"attention.heads": 96, "attention.logit_cap": 50.0, "positions": Learned(rows=2048)}
+    sizes = {"model_dim": 12_288, "feed_forward": Dense(hidden_dim=49_152)}
+    return replace(e, model=changed(e.model, sizes | attention), data=replace(e.data, length=2048))
 
 
 def _gspmd(*, layers: int, batch: int, mesh: Layout, remat: str = "full") -> Experiment:

@@ -13,6 +13,7 @@ from data.config import Decode
 from data.speech.config import SpecAugment, SpeechData
 from models.execution import Execution
 from models.parts.attention.config import GroupedQuery
+from models.parts.nested import changed
 from models.parts.transformer_config import DecoderConfig, Dense
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
@@ -141,19 +142,10 @@ def english() -> Experiment:
 
     Not from the paper. The encoder stays as it was released.
     """
-    base = czech()
-    return replace(
-        base,
-        data=replace(base.data, cache="fillets_english", batch_size=4, targets_length=96),
-        optimizer=AdamW(schedule=Linear(peak=3e-5, steps=200, warmup=20), b2=0.98, weight_decay=0.01),
-        train=replace(
-            base.train,
-            steps=200,
-            checkpoint=replace(base.train.checkpoint, every=100),
-            finetune=replace(base.train.finetune, freeze=("front", "encoder")),
-        ),
-        eval=replace(base.eval, split="test", limit=60),
-    )
+    run = {"train.steps": 200, "train.checkpoint.every": 100, "train.finetune.freeze": ("front", "encoder")}
+    data = {"data.cache": "fillets_english", "data.batch_size": 4, "data.targets_length": 96}
+    schedule = {"optimizer.schedule.steps": 200, "optimizer.schedule.warmup": 20}
+    return changed(czech(), run | data | schedule | {"eval.split": "test", "eval.limit": 60})
 
 
 def bench_tiny() -> Experiment:
