@@ -19,22 +19,8 @@ from models.conformer.config import (
     Waveform,
 )
 from models.interchange import Entry, Interchange, InterchangeError
-from models.interchange.settings import (
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    architecture_of,
-    choice,
-    completed,
-    constant,
-    fixed,
-    only,
-    setting,
-)
+from models.interchange.rows import ModelType, Row, Setting, allowed, also, choice, constant, fixed
+from models.interchange.settings import Fields, Settings, architecture_of, completed, only, setting
 from models.interchange.tensors import convolution, dense, matrix, norm, vector, without_prefix
 
 _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")

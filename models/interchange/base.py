@@ -7,7 +7,8 @@ import abc
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from models.interchange.settings import ModelType, Settings, only, setting
+from models.interchange.rows import ModelType
+from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import Conversion, Entry, Shape
 
 C = TypeVar("C")  # the configuration of a family

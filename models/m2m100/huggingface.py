@@ -2,14 +2,11 @@
 
 from models.interchange import Entry, Interchange
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
-from models.interchange.settings import (
-    MULTI_HEAD,
+from models.interchange.rows import (
     Activation,
-    Fields,
     ModelType,
     Row,
     Setting,
-    Settings,
     allowed,
     also,
     choice,
@@ -18,6 +15,7 @@ from models.interchange.settings import (
     same_in_both,
     stacks,
 )
+from models.interchange.settings import MULTI_HEAD, Fields, Settings
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Sinusoidal

@@ -5,20 +5,8 @@ from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, pooler, transform
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, attention_names
-from models.interchange.settings import (
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    fixed,
-    head_count,
-    must_be,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, fixed, head_count, must_be
+from models.interchange.settings import Fields, Settings, setting
 from models.interchange.tensors import dense
 from models.parts.heads_config import Classification, Head, MaskedLm
 

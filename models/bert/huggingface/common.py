@@ -8,19 +8,8 @@ from models.bert.config import BertConfig
 from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Fields,
-    ModelType,
-    Row,
-    Settings,
-    demand,
-    label_names,
-    must_be,
-    only,
-    read_labels,
-    setting,
-)
+from models.interchange.rows import ModelType, Row, must_be
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, demand, label_names, only, read_labels, setting
 from models.interchange.tensors import dense, norm, table, vector
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 

@@ -8,19 +8,8 @@ from models.bert.huggingface import common
 from models.bert.huggingface.common import classes, pooler, transform
 from models.interchange import Entry
 from models.interchange.layers import Names, attention_names
-from models.interchange.settings import (
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    head_count,
-    only,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, head_count
+from models.interchange.settings import Fields, Settings, only, setting
 from models.parts.heads_config import Classification, Head, MaskedLm
 
 _HEADS: dict[str, Head] = common.HEADS | {"ForSequenceClassification": Classification(labels=2, pooler="relu")}

@@ -9,7 +9,8 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.bert.huggingface.common import classes, pooler, transform
 from models.interchange import Entry, InterchangeError
-from models.interchange.settings import Fields, ModelType, Row, Settings, demand, read_activation, setting
+from models.interchange.rows import ModelType, Row
+from models.interchange.settings import Fields, Settings, demand, read_activation, setting
 from models.parts.heads_config import Classification, MaskedLm
 
 

@@ -8,19 +8,8 @@ from typing import Any, Literal
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError
-from models.interchange.settings import (
-    STANDARD,
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    constant,
-    setting,
-    without,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, constant
+from models.interchange.settings import STANDARD, Fields, Settings, setting, without
 from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window

@@ -25,7 +25,8 @@ from models.gpt.huggingface.base import (
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, setting
+from models.interchange.rows import Row, Setting
+from models.interchange.settings import Fields, Settings, setting
 from models.parts.attention.config import LayerVariant, Rotary
 
 # --- Qwen ---

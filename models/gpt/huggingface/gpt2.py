@@ -5,20 +5,8 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.interchange import Entry
 from models.interchange.layers import layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    constant,
-    head_count,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, constant, head_count
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, setting
 from models.interchange.tensors import norm, table
 
 PREFIX = "transformer."  # of all tensors but the output matrix, in files that have one

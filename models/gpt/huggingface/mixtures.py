@@ -21,7 +21,8 @@ from models.gpt.huggingface.base import (
     write_windows,
 )
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at, without
+from models.interchange.rows import Row, Setting, allowed, constant, fixed
+from models.interchange.settings import Fields, Settings, setting, value_at, without
 from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
 from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
