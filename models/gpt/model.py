@@ -16,10 +16,10 @@ from models.parts.attention.config import Sinusoidal
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.preferences import preference_loss
 from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Role
 from models.protocol import Batch, ChecksRows, Context, ContinuesText, HasOutputs
@@ -108,7 +108,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         """Runs some of the layers; see Staged."""
         settings = self._layer_settings(blocks, context.numbers)
         x_BLM, statistics = transformer.run(blocks, x_BLM, self._arranged(batch), context, settings)
-        return x_BLM, routers_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""

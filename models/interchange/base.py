@@ -46,7 +46,6 @@ class Interchange(abc.ABC, Generic[C]):
 
     def model_type_of(self, c: C) -> str:
         """Returns the model_type as which a model is written, or that it is nearest to."""
-        del c
         (kind,) = self.model_types
         return kind
 
@@ -60,23 +59,19 @@ class Interchange(abc.ABC, Generic[C]):
 
     def canonical_name(self, c: C, theirs: str) -> str | None:
         """Returns the name of a file's tensor in `readable_entries` or `tied_tensors`; None for one that is not needed."""
-        del c
         return theirs
 
     def tied_tensors(self, c: C) -> dict[str, str]:
         """Returns the tensors that a file may hold besides `readable_entries`, and those that they repeat."""
-        del c
         return {}
 
     def is_head_tensor(self, theirs: str) -> bool:
         """Returns whether a tensor belongs to a head, which may be missing, or be another model's."""
-        del theirs
         return False
 
     def untied(self, theirs: Settings) -> dict[str, Any]:
         """Returns the settings that change where an output matrix differs from the table that it is said to be tied to;
         `read_config` may refuse them."""
-        del theirs
         return {"tie_word_embeddings": False}
 
     def conversions(self, c: C, shapes: Mapping[str, Shape]) -> dict[str, Conversion]:
@@ -85,7 +80,6 @@ class Interchange(abc.ABC, Generic[C]):
         Args:
           shapes: of the folder's tensors, by their names there.
         """
-        del c, shapes
         return {}
 
     def check_quantization(self, theirs: Settings) -> None:
@@ -94,7 +88,6 @@ class Interchange(abc.ABC, Generic[C]):
 
     def differences(self, theirs: Settings) -> list[str]:
         """Returns in which outputs our model differs from the one that a config.json describes, which can be read."""
-        del theirs
         return []
 
     def data_fields(self, c: C, preprocessor: Settings) -> dict[str, Any]:
@@ -103,7 +96,6 @@ class Interchange(abc.ABC, Generic[C]):
         Raises:
           InterchangeError: nothing here reads sounds or pictures so.
         """
-        del c, preprocessor
         return {}
 
     def companion_files(self, c: C, tokenizer: Any) -> dict[str, dict[str, Any]]:
@@ -112,7 +104,6 @@ class Interchange(abc.ABC, Generic[C]):
         Args:
           tokenizer: of the folder, with `special` ids by name and `encode`; None where there is none.
         """
-        del c, tokenizer
         return {}
 
 

@@ -14,21 +14,20 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from models.interchange.settings import (
-    REQUIRED,
-    Fields,
-    Settings,
-    architecture_of,
-    completed,
-    demand,
-    only,
-    read_activation,
-    setting,
-    value_at,
-    write_activation,
-)
+from models.errors import nearest, shortened
+from models.interchange.settings import REQUIRED, Fields, Settings, architecture_of, completed, demand, only, setting, value_at
 from models.interchange.tensors import InterchangeError
 from models.parts.nested import changed
+
+# Their names of activations; of several names of one, the last is written.
+_ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+    "swish": "silu",
+    "silu": "silu",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,6 +43,19 @@ class Row:
     read: Callable[[Settings], Fields] = lambda theirs: {}
     write: Callable[[Any], dict[str, Any]] = lambda c: {}
     absent: Settings = dataclasses.field(default_factory=dict)
+
+
+def read_activation(name: str) -> Any:
+    """Returns our name of an activation; raises InterchangeError."""
+    if name not in _ACTIVATIONS:
+        name = shortened(name)
+        raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
+    return _ACTIVATIONS[name]
+
+
+def write_activation(ours: str) -> str:
+    """Returns their name of an activation."""
+    return {name: theirs for theirs, name in _ACTIVATIONS.items()}[ours]
 
 
 class Activation:

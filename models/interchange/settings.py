@@ -11,15 +11,6 @@ from models.interchange.tensors import InterchangeError
 Fields = dict[str, Any]  # values of our fields by their dotted paths
 Settings = Mapping[str, Any]  # a config.json
 
-# Their names of activations; of several names of one, the last is written.
-_ACTIVATIONS = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_new": "gelu_tanh",
-    "swish": "silu",
-    "silu": "silu",
-}
 REQUIRED = object()
 # Of any size, and of layers or experts, each of which has names: nobody has built as many.
 _MOST, _MOST_PARTS = 2**31 - 1, 2**14
@@ -89,19 +80,6 @@ def only(theirs: Settings, **supported: tuple[Any, ...]) -> None:
         if (value := theirs.get(key)) is not None and value not in values:
             known = " or ".join(json.dumps(v) for v in values or (None,))
             raise InterchangeError(f"config.json: {key}={json.dumps(value)[:60]} is not supported, only {known}")
-
-
-def read_activation(name: str) -> Any:
-    """Returns our name of an activation; raises InterchangeError."""
-    if name not in _ACTIVATIONS:
-        name = shortened(name)
-        raise InterchangeError(f"config.json: no activation {name!r} here{nearest(name, _ACTIVATIONS)}")
-    return _ACTIVATIONS[name]
-
-
-def write_activation(ours: str) -> str:
-    """Returns their name of an activation."""
-    return {name: theirs for theirs, name in _ACTIVATIONS.items()}[ours]
 
 
 def value_at(config: Any, path: str) -> Any:

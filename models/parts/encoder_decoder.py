@@ -18,10 +18,10 @@ from models.parts.attention.config import RelativeBuckets
 from models.parts.attention.mask import AttentionMask
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import Embedding, Norm, add_positions, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.transformer import AttentionInputs, Block, Key, Role, Source
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.protocol import Batch, ChecksRows, Context, HasOutputs, HasPrologue, SequenceToSequence
@@ -63,7 +63,7 @@ class Encoder(nnx.Module, abc.ABC):
         x_BSM, statistics = transformer.run(self.encoder, x_BSM, g, layers.for_layers(self.c.encoder_groups))
         x_BSM = dropout(_normed(x_BSM, self.encoder_norm), self.c.decoder.source_dropout, output.key)
         tokens = totals["input"] if totals else jnp.sum(segments_BS > 0)
-        return x_BSM, routers_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
+        return x_BSM, routing_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
 
 
 class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOutputs):
@@ -144,7 +144,7 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
         x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
-        loss = routers_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
+        loss = routing_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
         return (x_BLM, source_BSM, bias_11X), loss
 
     def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:

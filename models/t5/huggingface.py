@@ -6,8 +6,8 @@ from typing import Any
 from models.errors import shortened
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
-from models.interchange.rows import ModelType, Row, Setting, constant, fixed
-from models.interchange.settings import STANDARD, Fields, Settings, read_activation, setting, without, write_activation
+from models.interchange.rows import ModelType, Row, Setting, constant, fixed, read_activation, write_activation
+from models.interchange.settings import STANDARD, Fields, Settings, setting, without
 from models.interchange.tensors import matrix, table, vector
 from models.parts.attention.config import RelativeBuckets
 from models.parts.moe.config import MoeConfig, Top1

@@ -17,10 +17,10 @@ from models.parts.attention.config import GroupedQuery, Rotary, Sinusoidal
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotation
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.transformer import AttentionInputs
 from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
@@ -117,7 +117,7 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
         x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
-        return x_BLM, routers_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
 
     def _attention_inputs(self, used_B: jax.Array) -> AttentionInputs:
         segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))

@@ -13,8 +13,19 @@ from models.bert.huggingface.common import classes, transform
 from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
-from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, constant, head_count, must_be
-from models.interchange.settings import MULTI_HEAD, Fields, Settings, only, setting, without, write_activation
+from models.interchange.rows import (
+    Activation,
+    ModelType,
+    Row,
+    Setting,
+    allowed,
+    also,
+    constant,
+    head_count,
+    must_be,
+    write_activation,
+)
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, only, setting, without
 from models.interchange.tensors import norm, table
 from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging

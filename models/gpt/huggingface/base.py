@@ -270,6 +270,22 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
 
 
+def some_windows(name: str, read: Callable[[Settings], Fields], unused: int | None = None, *, switched: bool = False) -> Row:
+    """Returns the row of windows that some layers have, of a class whose layers differ in nothing else.
+
+    Args:
+      unused: as of `write_windows`.
+      switched: a setting says whether there are any.
+    """
+
+    def write(c: GptConfig) -> dict[str, Any]:
+        only_windows(c, name)
+        switch = {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}
+        return write_windows(c, unused) | (switch if switched else {})
+
+    return Row(read, write)
+
+
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:
     """Raises InterchangeError where layers differ in more than windows, or, `of_all`, in these."""
     plain = all(dataclasses.replace(kind, window=0) == LayerVariant() for kind in c.attention.pattern)

@@ -15,12 +15,12 @@ from models.gpt.huggingface.base import (
     Dialect,
     dialect,
     of_layers,
-    only_windows,
     pattern,
     qk_norm,
     rotary_of,
     rotary_row,
     sliding_layers,
+    some_windows,
     windows,
     write_windows,
 )
@@ -42,11 +42,7 @@ def _read_qwen(theirs: Settings) -> Fields:
     return windows(theirs, lambda i: i >= first)
 
 
-def _write_qwen(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Qwen")
-    return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}
-
-
+_QWEN_WINDOWS = some_windows("Qwen", _read_qwen, switched=True)
 _QWEN: Fields = dict(
     use_sliding_window=False,
     sliding_window=4096,
@@ -58,10 +54,6 @@ _QWEN: Fields = dict(
 
 
 # --- Gemma ---
-
-
-def _read_gemma2(theirs: Settings) -> Fields:
-    return windows(theirs, lambda i: i % 2 == 0)
 
 
 def _read_gemma3(theirs: Settings) -> Fields:
@@ -89,11 +81,6 @@ def _turning(theirs: Settings, settings: Settings, **options: Any) -> Rotary:
     return rope.turning(settings, head_dim, longest=longest, **options)
 
 
-def _write_gemma2(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Gemma 2")
-    return write_windows(c, 4096)
-
-
 def _write_gemma3(c: GptConfig) -> dict[str, Any]:
     local = {(kind.base, kind.scaled, kind.rotary) for kind in c.attention.pattern if kind.window}
     full = {kind for kind in c.attention.pattern if not kind.window}
@@ -108,17 +95,13 @@ def _write_local_base(c: GptConfig) -> dict[str, Any]:
     return {"rope_local_base_freq": next((kind.base for kind in c.attention.pattern if kind.window), 0.0) or rotary_of(c).base}
 
 
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
-
-
 def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[str, Dialect]:
     """Returns a Gemma, given the row of what its layers differ in, and further ones."""
     return dialect(
         kind,
         name,
         layers,
-        Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=_whole),
+        Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=lambda n: int(n) if n == int(n) else n),
         Setting("final_logit_softcapping", "output.cap", float, 0.0, encode=lambda cap: cap or None),
         Row(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
         *rows,
@@ -186,13 +169,11 @@ DIALECTS: dict[str, Dialect] = {
         free=("attention.pattern",),
         biases=(False, False, False),
     ),
-    **dialect(
-        "qwen2", "Qwen2", Row(_read_qwen, _write_qwen), defaults=_QWEN, free=("attention.pattern",), biases=(True, False, False)
-    ),
+    **dialect("qwen2", "Qwen2", _QWEN_WINDOWS, defaults=_QWEN, free=("attention.pattern",), biases=(True, False, False)),
     **dialect(
         "qwen3",
         "Qwen3",
-        Row(_read_qwen, _write_qwen),
+        _QWEN_WINDOWS,
         defaults=_QWEN | dict(head_dim=128),
         fields=qk_norm("rms", "head"),
         free=("attention.pattern",),
@@ -201,7 +182,7 @@ DIALECTS: dict[str, Dialect] = {
     **_gemma(
         "gemma2",
         "Gemma2",
-        Row(_read_gemma2, _write_gemma2),
+        some_windows("Gemma 2", lambda theirs: windows(theirs, lambda i: i % 2 == 0), 4096),
         Setting("attn_logit_softcapping", "attention.logit_cap", float, 0.0, encode=lambda cap: cap or None),
         defaults=_GEMMA | dict(final_logit_softcapping=30.0, attn_logit_softcapping=50.0, max_position_embeddings=8192),
         fields=_SANDWICH,

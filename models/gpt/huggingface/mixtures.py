@@ -10,15 +10,14 @@ from models.gpt.huggingface.base import (
     ONE_WINDOW,
     Dialect,
     dialect,
-    only_windows,
     pattern,
     qk_norm,
     rotary_of,
     rotary_row,
+    some_windows,
     windows,
     write_heads,
     write_window,
-    write_windows,
 )
 from models.interchange import InterchangeError
 from models.interchange.rows import Row, Setting, allowed, constant, fixed
@@ -154,19 +153,9 @@ def _read_qwen2_windows(theirs: Settings) -> Fields:
     return {}
 
 
-def _write_qwen2_windows(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Qwen2Moe")
-    return write_windows(c)
-
-
 def _read_qwen3_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
     return {"attention.pattern": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
-
-
-def _read_qwen2_bias(theirs: Settings) -> Fields:
-    bias = setting(theirs, "qkv_bias", bool)
-    return {"attention.biases": "qkv" if bias else ""}
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
@@ -190,11 +179,6 @@ def _read_oss_rotary(theirs: Settings) -> Rotary:
     width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
     head_dim, longest = setting(theirs, "head_dim", int, width // heads), setting(theirs, "max_position_embeddings", int)
     return rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-
-
-def _write_oss_windows(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "GptOss")
-    return write_windows(c, 128)
 
 
 # --- DeepSeek ---
@@ -286,11 +270,10 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen2_moe",
         "Qwen2Moe",
-        Row(_read_qwen2_windows, _write_qwen2_windows),
+        some_windows("Qwen2Moe", _read_qwen2_windows, switched=True),
         *_qwen_experts(1408, 60, 4),
         Setting("shared_expert_intermediate_size", "moe.experts.shared.hidden_dim", int, 5632),
-        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}),
-        Row(_read_qwen2_bias, lambda c: {"qkv_bias": "q" in c.attention.biases}, {"qkv_bias": True}),
+        Setting("qkv_bias", "attention.biases", bool, True, lambda on: "qkv" if on else "", lambda biases: "q" in biases),
         defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
         fields={"moe.experts.shared.gated": True},
@@ -327,7 +310,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "gpt_oss",
         "GptOss",
-        Row(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
+        some_windows("GptOss", lambda theirs: windows(theirs, lambda i: i % 2 == 0), 128),
         *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
@@ -366,7 +349,7 @@ MIXTURES: dict[str, Dialect] = {
         Row(_read_scale, _write_scale),
         _hidden(2048),
         Row(_read_shared, _write_shared, {"n_shared_experts": 1}),
-        Setting("norm_topk_prob", "moe.router.normalized", bool, False),
+        _NORM_TOPK,
         Row(_read_groups, _write_groups, {"n_group": 8, "topk_group": 4}),
         Setting("routed_scaling_factor", "moe.router.scale", float, 2.5),
         Setting("first_k_dense_replace", "moe.leading", int, 3),

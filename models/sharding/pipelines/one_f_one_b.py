@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from models.parts.losses import Loss, Totals
-from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
+from models.protocol import Batch, Context, HasPrologue, Model, Staged
 from models.sharding.params import ParamInfo, describe, with_params
 from models.sharding.pipelines.gpipe import (
     chunks_of,
@@ -78,7 +78,7 @@ def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Tota
     if not isinstance(model, HasPrologue):
         loss, grads, _ = pipelined({}, context)
         return loss, grads
-    first_context, context = prologue_contexts(context)
+    first_context, context = context.split(2)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
         prologue, loss = with_params(model, params).before(batch, first_context, totals)
@@ -342,7 +342,7 @@ class _Microbatch:
 
     def _enter(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
         """Returns the input of the first layer."""
-        return self._residual(self._outer(outer).embed(part | prologue, part_contexts(self._with_key(key))[0]))
+        return self._residual(self._outer(outer).embed(part | prologue, self._with_key(key).split(2)[0]))
 
     def _enter_back(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
         """Returns the gradients of parameters and prologue from those of the first layer's input."""
@@ -384,7 +384,7 @@ class _Microbatch:
     def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> LayerInputs:
         """Returns (keys, numbers) [D, n] of the layers of a chunk."""
         s = self.schedule
-        all_keys = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
+        all_keys = jax.vmap(lambda key: self._with_key(key).split(2)[1].keys(self._layers))(self.keys(key))
         numbers = jnp.broadcast_to(jnp.arange(self._layers, dtype=jnp.int32), all_keys.shape)
         chosen = [x.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage] for x in (all_keys, numbers)]
         return chosen[0], chosen[1]
