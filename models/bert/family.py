@@ -29,7 +29,6 @@ def _computes(head: Head) -> tuple[Any, ...]:
 
 def _deterministic(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
     """Returns the configuration without dropout, with four layers in the stack; see Family.deterministic."""
-    del lengths
     return dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0)
 
 

@@ -205,7 +205,6 @@ class GroupNorm(nnx.Module):
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, Statistics]:
         """Returns (y_BSM, no statistics)."""
-        del segments_BS, training
         x = x_BSM.astype(jnp.promote_types(x_BSM.dtype, jnp.float32)).reshape(*x_BSM.shape[:2], self.groups, -1)
         x -= jnp.mean(x, axis=-1, keepdims=True)
         x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)

@@ -13,7 +13,6 @@ from models.parts.activations import DENSE, POLICIES
 
 def deterministic(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
     """Returns the configuration with nothing random; see Family.deterministic. What is drawn of codes is the same everywhere."""
-    del lengths
     return dataclasses.replace(c, layers=4, dropout=0.0)
 
 

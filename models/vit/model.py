@@ -85,7 +85,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
 
     @property
     def classes(self) -> int:
-        """The number of classes of the head; 0 where it has none."""
         return self.c.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
@@ -112,7 +111,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     def apply_layers(
         self, blocks: LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
-        """Runs some of the layer groups; see Staged."""
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
@@ -125,8 +123,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         return AttentionInputs(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the loss of the last layer's output; see Staged."""
-        del context
         logits_BC = self.head(self.final_norm(x_BLM))
         return label_loss(self.c, logits_BC, batch["labels"], batch["label_weights"], totals["images"])
 
@@ -141,7 +137,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where pictures are dealt out to microbatches and routing groups span pictures."""
-        del lengths
         pipeline = self.scope.layout.pipeline("encoder")
         parts = microbatches * (pipeline.microbatches if pipeline else 1)
         if self.c.moe and parts > 1:

@@ -243,14 +243,12 @@ def gather(x_GTM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.
     Args:
       place_GTK: the places (e * C + c) of each token; E * C where it has fewer than K.
     """
-    del place_GTK
     return _to_slots(x_GTM, token_EGC)
 
 
 @jax.custom_vjp
 def gather_back(y_EGCM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.Array:
     """Returns y_GTM, the sum over each token's slots; arguments as those of `gather`."""
-    del token_EGC
     return jnp.sum(_of_slots(y_EGCM, place_GTK), axis=2)
 
 
