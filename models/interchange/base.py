@@ -27,19 +27,13 @@ class Interchange(abc.ABC, Generic[C]):
         self.model_types = model_types
 
     def read_config(self, theirs: Settings) -> C:
-        """Returns the configuration that a config.json describes.
-
-        Raises:
-          InterchangeError: a setting is missing, or our model does not support it.
-        """
+        """Returns the configuration that a config.json describes. Raises InterchangeError where a setting is missing, or our
+        model does not support it."""
         return self.model_types[setting(theirs, "model_type", str)].read(theirs)
 
     def write_config(self, c: C) -> dict[str, Any]:
-        """Returns the config.json of a model.
-
-        Raises:
-          InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
-        """
+        """Returns the config.json of a model. Raises InterchangeError where `transformers` has no class for the model; the
+        message names the fields that differ."""
         kind = self.model_type_of(c)
         table = self.model_types[kind]
         return {"architectures": [table.architectures[0]], "model_type": kind} | table.write(c)
@@ -91,11 +85,8 @@ class Interchange(abc.ABC, Generic[C]):
         return []
 
     def data_fields(self, c: C, preprocessor: Settings) -> dict[str, Any]:
-        """Returns the fields of data that a preprocessor_config.json sets.
-
-        Raises:
-          InterchangeError: nothing here reads sounds or pictures so.
-        """
+        """Returns the fields of data that a preprocessor_config.json sets. Raises InterchangeError where nothing here reads
+        sounds or pictures so."""
         return {}
 
     def companion_files(self, c: C, tokenizer: Any) -> dict[str, dict[str, Any]]:
@@ -135,7 +126,7 @@ class GgufFiles(abc.ABC, Generic[C]):
 
         Args:
           settings: the file's keys of this architecture, without its name.
-          tensors: the file's, by name.
+          tensors: the file's, by name: with shapes, outermost dimension first, along which an index reads some of the numbers.
 
         Raises:
           InterchangeError: a setting is missing, or our model does not support it.

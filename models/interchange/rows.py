@@ -233,11 +233,8 @@ class ModelType:
         return {key: value for row in self.rows for key, value in row.absent.items()} | dict(self.other_defaults)
 
     def read(self, theirs: Settings) -> Any:
-        """Returns the configuration of a config.json.
-
-        Raises:
-          InterchangeError: a setting is missing, or our model does not support it.
-        """
+        """Returns the configuration of a config.json. Raises InterchangeError where a setting is missing, or our model does not
+        support it."""
         if self.architectures:
             architecture_of(theirs, self.architectures)
         theirs = theirs if self.null_is_default else completed(theirs, self.defaults, self.nullable)
@@ -247,11 +244,8 @@ class ModelType:
         return changed(self.config, fields)
 
     def write(self, config: Any) -> dict[str, Any]:
-        """Returns the settings of a configuration.
-
-        Raises:
-          InterchangeError: `transformers` has no such model; the message names the fields that differ.
-        """
+        """Returns the settings of a configuration. Raises InterchangeError where `transformers` has no such model; the message
+        names the fields that differ."""
         demand(config, self.name, self.fields)
         settings: dict[str, Any] = {}
         for row in self.rows:

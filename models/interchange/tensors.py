@@ -102,11 +102,8 @@ class Entry:
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
 
     def names(self) -> list[str]:
-        """Returns their names, one for each layer and, of a layer, one for each expert.
-
-        Raises:
-          InterchangeError: there are more than a file can have.
-        """
+        """Returns their names, one for each layer and, of a layer, one for each expert. Raises InterchangeError where there are
+        more than a file can have."""
         if math.prod(self.stacked) > _MOST_NAMES:
             raise InterchangeError(f"{self.theirs}: {self.layers:,} layers of {self.experts:,} experts are no model's")
         layers = [self.first + i * self.every for i in range(max(self.layers, 1))]

@@ -91,11 +91,8 @@ _VIT = ModelType(
 
 class _HuggingFace(Interchange[VitConfig]):
     def data_fields(self, c: VitConfig, preprocessor: Settings) -> dict[str, Any]:
-        """Returns `mean`, `std` and `eval_crop`.
-
-        Raises:
-          InterchangeError: pictures are brought to size in a way, or to a size, that is not ours.
-        """
+        """Returns `mean`, `std` and `eval_crop`. Raises InterchangeError where pictures are brought to size in a way, or to a
+        size, that is not ours."""
         kinds = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
         only(
             preprocessor,

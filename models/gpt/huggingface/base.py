@@ -185,25 +185,25 @@ def rotary_of(c: GptConfig) -> Rotary:
     return c.positions
 
 
-def rotary_row(
-    read: Callable[[Settings], Rotary] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
-) -> Callable[[str], Row]:
+def read_rotary(theirs: Settings, *, theta: float = 10_000.0, beside: bool = False, size: str = "", **options: Any) -> Rotary:
+    """Returns the rotary positions of a config.json; `size` is the key of the dimensions that are turned, which all of a head's
+    are by default, and the other arguments are as of `rotary_row`."""
+    head_dim = setting(theirs, size, int) if size else _read_heads(theirs)["attention.head_dim"]
+    longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
+    return rope.read(theirs, head_dim, theta=theta, longest=longest, original=original, **options)
+
+
+def rotary_row(read: Callable[[Settings], Rotary] | None = None, *, beside: bool = False, **options: Any) -> Callable[[str], Row]:
     """Returns what makes the row of rotary positions, given the class's name.
 
     Args:
-      read: reads them where a class has them in another form; the other arguments are as of `rope.turning`.
+      read: reads them where a class has them in another form; the other arguments are as of `read_rotary` and `rope.turning`.
       beside: the length of the first training is a setting beside them too.
     """
     types = options.get("types", rope.TYPES)
 
-    def read_plain(theirs: Settings) -> Rotary:
-        longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        return rope.read(
-            theirs, _read_heads(theirs)["attention.head_dim"], theta=theta, longest=longest, original=original, **options
-        )
-
     def read_fields(theirs: Settings) -> Fields:
-        return {"positions": (read or read_plain)(theirs)}
+        return {"positions": read(theirs) if read else read_rotary(theirs, beside=beside, **options)}
 
     def write(c: GptConfig, name: str) -> dict[str, Any]:
         rotary = rotary_of(c)

@@ -135,11 +135,8 @@ _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -
 
 def unpacked(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Returns the numbers [experts, in, out] of MXFP4 blocks [experts, out, blocks, 16] of two 4-bit numbers a byte, the lower
-    half first, and of a power of two for each block of 32 (OCP Microscaling Formats, version 1.0).
-
-    Raises:
-      InterchangeError: they are no bytes.
-    """
+    half first, and of a power of two for each block of 32 (OCP Microscaling Formats, version 1.0). Raises InterchangeError where
+    they are no bytes."""
     if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
         raise InterchangeError(f"MXFP4 blocks and scales are bytes, not {blocks.dtype} and {scales.dtype}")
     numbers = np.stack([_FP4[blocks & 15], _FP4[blocks >> 4]], axis=-1)

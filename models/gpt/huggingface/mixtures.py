@@ -12,6 +12,7 @@ from models.gpt.huggingface.base import (
     dialect,
     pattern,
     qk_norm,
+    read_rotary,
     rotary_of,
     rotary_row,
     some_windows,
@@ -176,9 +177,7 @@ _OSS_ROPE = dict(
 def _read_oss_rotary(theirs: Settings) -> Rotary:
     if all(theirs.get(key) is None for key in ("rope_scaling", "rope_parameters")):  # an empty one is no YaRN
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
-    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
-    head_dim, longest = setting(theirs, "head_dim", int, width // heads), setting(theirs, "max_position_embeddings", int)
-    return rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
+    return read_rotary(theirs, theta=150_000.0)
 
 
 # --- DeepSeek ---
@@ -189,11 +188,6 @@ def _read_deepseek_heads(theirs: Settings) -> Fields:
     if kv_heads not in (None, heads):
         raise InterchangeError(f"config.json: num_key_value_heads={kv_heads}: only as num_attention_heads={heads}")
     return {"attention.heads": heads}
-
-
-def _read_deepseek_rotary(theirs: Settings) -> Rotary:
-    rotated, longest = setting(theirs, "qk_rope_head_dim", int), setting(theirs, "max_position_embeddings", int)
-    return rope.read(theirs, rotated, theta=10_000.0, longest=longest)
 
 
 def _read_shared(theirs: Settings) -> Fields:
@@ -384,6 +378,6 @@ MIXTURES: dict[str, Dialect] = {
             "moe.experts.shared",
         ),
         biases=(False, False, False),
-        rotary=rotary_row(_read_deepseek_rotary),
+        rotary=rotary_row(size="qk_rope_head_dim"),
     ),
 }

@@ -326,11 +326,8 @@ def exchangeable(scope: Component) -> bool:
 
 
 def expert_axes(scope: Component) -> Axes:
-    """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
-
-    Raises:
-      LayoutError: tokens for which an all-to-all is not the exchange.
-    """
+    """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole. Raises
+    LayoutError for tokens for which an all-to-all is not the exchange."""
     rules = scope.layout.resolve(scope.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
     if not expert or scope.mesh is None:
