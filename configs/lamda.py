@@ -46,20 +46,11 @@ def smollm2_chat() -> Experiment:
 
     The upper third of the layers is trained: two cores have half an hour for it.
     """
-    e = gpt_released.smollm2_135m()
+    e, frozen = gpt_released.smollm2_135m(), {"finetune.freeze": ("embedding",), "finetune.freeze_layers": 20}
     return replace(
         e,
         data=LamdaData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
         optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=220, warmup=20, floor=0.1), b2=0.95),
-        train=changed(
-            e.train,
-            {
-                "steps": 220,
-                "checkpoint.every": 110,
-                "eval_every": 0,
-                "finetune.freeze": ("embedding",),
-                "finetune.freeze_layers": 20,
-            },
-        ),
+        train=changed(e.train, {"steps": 220, "checkpoint.every": 110, "eval_every": 0} | frozen),
         eval=RateAndRank(split="test", limit=0, batch_size=4),
     )

@@ -111,9 +111,8 @@ def czech() -> Experiment:
     Not from the paper. In training the encoder hears rows of 8 s, of which its positions are the first 400; it is evaluated in
     windows of 30 s, by what `scripts.transcribe` writes. See BENCHMARKS.md for error rates before and after.
     """
-    whole = base()
     return replace(
-        whole,
+        base(),
         layout=data_parallel(1, 1),
         data=SpeechData(
             cache="fillets_whisper",
@@ -150,9 +149,8 @@ def english() -> Experiment:
 
 def bench_tiny() -> Experiment:
     """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.lab.peers.compare)."""
-    base = tiny()
     return replace(
-        base,
+        tiny(),
         layout=data_parallel(1, 1),
         data=SpeechData(batch_size=4, seconds=30.0, padding="silence", targets_length=64),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),

@@ -16,20 +16,17 @@ REQUIRED = object()
 _MOST, _MOST_PARTS = 2**31 - 1, 2**14
 
 
+def under(part: str, **values: Any) -> Fields:
+    """Returns values of fields that are one part's, such as "norm" or "moe.router"."""
+    return {f"{part}.{name}": value for name, value in values.items()}
+
+
 # The fields of layers as most released models have them; those of others say what differs.
 STANDARD: Fields = {
-    "norm.kind": "layer",
-    "norm.bias": True,
-    "feed_forward.gated": False,
-    "feed_forward.bias": True,
+    **under("norm", kind="layer", bias=True),
+    **under("feed_forward", gated=False, bias=True),
     "attention.class": lambda c: "GroupedQuery",
-    "attention.biases": "qkvo",
-    "attention.qk_norm": None,
-    "attention.sinks": False,
-    "attention.scale_dim": 0.0,
-    "attention.per_dim_scale": False,
-    "attention.logit_cap": 0.0,
-    "attention.pattern": (),
+    **under("attention", biases="qkvo", qk_norm=None, sinks=False, scale_dim=0.0, per_dim_scale=False, logit_cap=0.0, pattern=()),
 }
 # Those of models whose heads `head_count` or `stacks` reads.
 MULTI_HEAD: Fields = STANDARD | {

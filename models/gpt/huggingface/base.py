@@ -9,7 +9,7 @@ from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError
 from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, constant
-from models.interchange.settings import STANDARD, Fields, Settings, setting, without
+from models.interchange.settings import STANDARD, Fields, Settings, setting, under, without
 from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
@@ -33,12 +33,9 @@ _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping",
 # What LLaMA has no choice of.
 _PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     "positions.class": lambda c: "Rotary",
-    "norm.order": "pre",
-    "norm.kind": "rms",
-    "norm.bias": False,
+    **under("norm", order="pre", kind="rms", bias=False),
     "feed_forward.gated": True,
-    "output.cap": 0.0,
-    "output.bias": False,
+    **under("output", cap=0.0, bias=False),
     "embedding_scale": 1.0,
     "prefix": False,
     "moe": None,

@@ -22,7 +22,7 @@ from models.gpt.huggingface.base import (
 )
 from models.interchange import InterchangeError
 from models.interchange.rows import Row, Setting, allowed, constant, fixed
-from models.interchange.settings import Fields, Settings, setting, value_at, without
+from models.interchange.settings import Fields, Settings, setting, under, value_at, without
 from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
 from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
@@ -38,21 +38,13 @@ _INITIAL: Fields = {
 # What Mixtral's mixture has no choice of.
 _PLAIN: Fields = {
     "moe.router.class": lambda c: "TopK",
-    "moe.router.score": "softmax",
-    "moe.router.normalized": False,
-    "moe.router.bias": False,
-    "moe.router.correction": None,
-    "moe.router.groups": None,
-    "moe.router.scale": 1.0,
-    "moe.experts.activation": "same",
-    "moe.experts.gated": "same",
-    "moe.experts.shared": None,
+    **under("moe.router", score="softmax", normalized=False, bias=False, correction=None, groups=None, scale=1.0),
+    **under("moe.experts", activation="same", gated="same", shared=None),
     "moe.capacity.eval_factor": 0.0,
-    "moe.router.noise": None,
-    "moe.router.jitter": 0.0,
+    **under("moe.router", noise=None, jitter=0.0),
     "moe.experts.token_dropout": 0.0,
 }
-_IN_EVERY_LAYER: Fields = {"moe.every": 1, "moe.leading": 0}
+_IN_EVERY_LAYER: Fields = under("moe", every=1, leading=0)
 
 
 def _mixture(
@@ -324,14 +316,9 @@ MIXTURES: dict[str, Dialect] = {
         same=_SAME[::-1],
         nullable=("head_dim",),
         fields=_IN_EVERY_LAYER
-        | {
-            "attention.sinks": True,
-            "moe.router.normalized": True,
-            "moe.router.bias": True,
-            "moe.experts.activation": "clipped_swiglu",
-            "moe.experts.gated": "yes",
-            "moe.experts.hidden_dim": 0,
-        },
+        | {"attention.sinks": True}
+        | under("moe.router", normalized=True, bias=True)
+        | under("moe.experts", activation="clipped_swiglu", gated="yes", hidden_dim=0),
         free=("attention.pattern",),
         biases=(None, None, True),
         rotary=rotary_row(_read_oss_rotary),
