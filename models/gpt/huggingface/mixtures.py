@@ -4,22 +4,8 @@ import json
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import rope
-from models.gpt.huggingface.base import (
-    FULL,
-    ONE_WINDOW,
-    Dialect,
-    dialect,
-    pattern,
-    qk_norm,
-    read_rotary,
-    rotary_of,
-    rotary_row,
-    some_windows,
-    windows,
-    write_heads,
-    write_window,
-)
+from models.gpt.huggingface import base, rope
+from models.gpt.huggingface.base import Dialect
 from models.interchange import InterchangeError
 from models.interchange.rows import Row, Setting, allowed, constant, fixed
 from models.interchange.settings import Fields, Settings, setting, under, value_at, without
@@ -58,7 +44,7 @@ def _mixture(
     **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of mixtures; arguments are as of `dialect`, but that `free` may name fields of the mixture."""
-    return dialect(
+    return base.dialect(
         kind,
         name,
         *rows,
@@ -140,15 +126,15 @@ def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
 def _read_qwen2_windows(theirs: Settings) -> Fields:
     first, on = setting(theirs, "max_window_layers", int), setting(theirs, "use_sliding_window", bool)
     if on:
-        return windows(theirs, lambda i: i % 2 == 0 and i < first)
-    if any(name != FULL for name in setting(theirs, "layer_types", list, [])):
+        return base.windows(theirs, lambda i: i % 2 == 0 and i < first)
+    if any(name != base.FULL for name in setting(theirs, "layer_types", list, [])):
         raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
     return {}
 
 
 def _read_qwen3_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    return {"attention.pattern": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
+    return {"attention.pattern": base.pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
@@ -169,7 +155,7 @@ _OSS_ROPE = dict(
 def _read_oss_rotary(theirs: Settings) -> Rotary:
     if all(theirs.get(key) is None for key in ("rope_scaling", "rope_parameters")):  # an empty one is no YaRN
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
-    return read_rotary(theirs, theta=150_000.0)
+    return base.read_rotary(theirs, theta=150_000.0)
 
 
 # --- DeepSeek ---
@@ -222,7 +208,7 @@ def _scalar(size: int, theirs: Settings) -> float:
 
 def _write_scale(c: GptConfig) -> dict[str, Any]:
     """Returns the rotary settings with YaRN's factor by which logits are scaled, where they are."""
-    size, rotary = c.attention.head_dim + c.attention.rotary_dim, rotary_of(c)
+    size, rotary = c.attention.head_dim + c.attention.rotary_dim, base.rotary_of(c)
     written = rope.write(rotary, c.attention.rotary_dim)
     if c.attention.scale_dim in (0, size):
         return written
@@ -243,7 +229,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "mixtral",
         "Mixtral",
-        ONE_WINDOW,
+        base.ONE_WINDOW,
         *_routing("num_local_experts", 8, 2),
         allowed("router_jitter_noise", 0, 0.0),
         defaults=dict(num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072),
@@ -251,12 +237,12 @@ MIXTURES: dict[str, Dialect] = {
         fields=_IN_EVERY_LAYER | {"moe.router.normalized": True, "moe.experts.hidden_dim": 0},
         free=("attention.pattern",),
         biases=(False, False, False),
-        rotary=rotary_row(theta=1_000_000.0),
+        rotary=base.rotary_row(theta=1_000_000.0),
     ),
     **_mixture(
         "qwen2_moe",
         "Qwen2Moe",
-        some_windows("Qwen2Moe", _read_qwen2_windows, switched=True),
+        base.some_windows("Qwen2Moe", _read_qwen2_windows, switched=True),
         *_qwen_experts(1408, 60, 4),
         Setting("shared_expert_intermediate_size", "moe.experts.shared.hidden_dim", int, 5632),
         Setting("qkv_bias", "attention.biases", bool, True, lambda on: "qkv" if on else "", lambda biases: "q" in biases),
@@ -270,11 +256,11 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen3_moe",
         "Qwen3Moe",
-        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
+        Row(_read_qwen3_window, lambda c: base.write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
         *_qwen_experts(768, 128, 8),
         defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
-        fields=qk_norm("rms", "head"),
+        fields=base.qk_norm("rms", "head"),
         free=("attention.pattern", "moe.router.normalized"),
         biases=(None, None, False),
     ),
@@ -288,7 +274,7 @@ MIXTURES: dict[str, Dialect] = {
         defaults=dict(rms_norm_eps=1e-5, max_position_embeddings=4096),
         same=_SAME,
         fields=_IN_EVERY_LAYER
-        | qk_norm("rms", "all")
+        | base.qk_norm("rms", "all")
         | {"moe.experts.hidden_dim": 0, "attention.head_dim": lambda c: c.model_dim // c.attention.heads},
         free=("moe.router.normalized",),
         biases=(None, None, False),
@@ -296,13 +282,13 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "gpt_oss",
         "GptOss",
-        some_windows("GptOss", lambda theirs: windows(theirs, lambda i: i % 2 == 0), 128),
+        base.some_windows("GptOss", lambda theirs: base.windows(theirs, lambda i: i % 2 == 0), 128),
         *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
         Row(
-            write=lambda c: {} if rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
+            write=lambda c: {} if base.rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
         ),  # an absent one would be YaRN
         defaults=dict(
             num_key_value_heads=8,
@@ -321,7 +307,7 @@ MIXTURES: dict[str, Dialect] = {
         | under("moe.experts", activation="clipped_swiglu", gated="yes", hidden_dim=0),
         free=("attention.pattern",),
         biases=(None, None, True),
-        rotary=rotary_row(_read_oss_rotary),
+        rotary=base.rotary_row(_read_oss_rotary),
     ),
     **_mixture(
         "deepseek_v3",
@@ -358,13 +344,13 @@ MIXTURES: dict[str, Dialect] = {
             "moe.every": 1,
         },
         initial={"attention": Latent, "moe.router.correction": Correction()},
-        heads=Row(_read_deepseek_heads, write_heads),
+        heads=Row(_read_deepseek_heads, base.write_heads),
         free=(
             *(f"attention.{name}" for name in ("scale_dim", "sinks", "per_dim_scale", "logit_cap", "qk_norm")),
             *(f"moe.router.{name}" for name in ("normalized", "correction", "groups", "scale")),
             "moe.experts.shared",
         ),
         biases=(False, False, False),
-        rotary=rotary_row(size="qk_rope_head_dim"),
+        rotary=base.rotary_row(size="qk_rope_head_dim"),
     ),
 }
