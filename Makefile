@@ -41,7 +41,7 @@ check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packag
 	$(VENV)/bin/pyright --pythonpath $(PY)
 	$(PY) -m scripts.lab.audit
 
-setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
+setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command `shardzoo`, which runs from any folder; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
@@ -55,6 +55,11 @@ $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requ
 	if [ $(DEVICE) = launch ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
 	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install --quiet --require-hashes -r requirements-beam.lock; fi
 	touch $@
+
+$(VENV)/bin/shardzoo: Makefile
+	mkdir -p $(@D)
+	printf '#!/bin/sh\nexec "%s" "%s" "$$@"\n' "$(abspath $(PY))" "$(CURDIR)/scripts/__main__.py" > $@
+	chmod +x $@
 
 COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes --upgrade --python-version 3.11
 
@@ -72,6 +77,7 @@ golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that i
 parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, rewrites the fixtures, and continues texts with released weights on both sides
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.greedy
+	JAX_PLATFORMS=cpu $(PY) -m tests.parity.talks
 
 $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

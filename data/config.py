@@ -100,6 +100,21 @@ class SourceCache(CacheConfig):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class TableCache(SourceCache):
+    """The settings of a cache whose source may be a user's table.
+
+    Attributes:
+      columns: the columns of a table that have other names than the kind's, "text=body,label=topic".
+    """
+
+    columns: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """Returns the settings by name; without the columns where there are none, as in caches that were prepared before."""
+        return {name: value for name, value in vars(self).items() if value or name != "columns"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class OwnCache(SourceCache):
     """The settings of a cache of a user's own texts (data.own_maker).
 

@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--from",
         dest="source",
         metavar="SOURCE",
-        help=f"make it of your own data: {'; '.join(cls.made_of for cls in own_settings())}",
+        help="make it of your own data: a folder, a file or a pattern of files; what each kind takes is listed below",
     )
     parser.add_argument("--kind", default="", help="the kind of data, where a source fits several")
     parser.add_argument(
@@ -105,11 +105,11 @@ def vocabulary_path(text: str) -> Path:
 
 
 def own_options() -> str:
-    """Returns the options of each kind of a user's own data: the fields of its settings."""
+    """Returns what each kind of a user's own data is made of, and its options with their defaults: the fields of its settings."""
     lines = []
     for cls in own_settings():
-        about, *_ = (cls.__doc__ or "").splitlines()
-        lines += [f"  {about}", *textwrap.wrap(", ".join(_options(cls)), 100, initial_indent="    ", subsequent_indent="    ")]
+        lines += textwrap.wrap(f"{cls.kind}: {cls.made_of}", 100, initial_indent="  ", subsequent_indent="    ")
+        lines += [*textwrap.wrap(", ".join(_options(cls)), 100, initial_indent="    ", subsequent_indent="    ")]
     return "\n".join(lines)
 
 
@@ -117,7 +117,7 @@ def _options(cls: type, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(field.default):
             yield from _options(type(field.default), f"{prefix}{field.name}.")
-        elif field.name not in ("source", "columns", "tokenizer"):  # options of the command
+        elif field.name not in ("source", "sources", "columns", "tokenizer"):  # options of the command
             yield f"--{prefix}{field.name} {field.default!r}"
 
 

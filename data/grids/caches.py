@@ -45,7 +45,7 @@ class GridCache(SourceCache):
     """
 
     kind: ClassVar[str] = "grids"
-    made_of: ClassVar[str] = "a netCDF file or Zarr store"
+    made_of: ClassVar[str] = "a netCDF file or Zarr store of variables [time, rows, columns] (--variables)"
 
     variables: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()

@@ -28,10 +28,15 @@ from models.families import ModelConfig
 class LabelledTask(Task[LabelledData]):
     """Packed rows of labelled examples."""
 
+    packed_with = ("length", "slots")
+
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "length", "slots")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
         check_labels(model, manifest)
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"positions": self.data.length}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))

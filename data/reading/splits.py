@@ -54,6 +54,13 @@ def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str
     return splits
 
 
+def with_missing(splits: Mapping[str, Iterable[Item]], *, validation: float, test: float) -> dict[str, list[Any]]:
+    """Returns the examples of "train", "validation" and "test"; the last two are held out of the first where they are missing."""
+    shares = {name: share for name, share in (("validation", validation), ("test", test)) if name not in splits}
+    given = {name: [item.example for item in items] for name, items in splits.items() if name != "train" or not shares}
+    return given if not shares else divide(splits["train"], **{"validation": 0.0, "test": 0.0} | shares) | given
+
+
 def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
     """Returns how many groups of a stratum are for validation and for the test."""
     if groups <= bool(validation) + bool(test):

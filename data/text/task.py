@@ -19,13 +19,18 @@ from models.families import ModelConfig
 class TextTask(Task[TextData]):
     """Packed rows of running text; held-out text is scored per token and per byte."""
 
+    packed_with = ("length",)
+
     @property
     def temperature(self) -> float:
         return self.data.temperature
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "length")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"positions": self.data.length}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))
@@ -80,9 +85,7 @@ class MaskedTextTask(TextTask):
 
     data: MaskedTextData
 
-    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        super().check(manifest, model)
-        check_fields(self.data, manifest, "pairs")
+    packed_with = ("length", "pairs")
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         row, count = super().synthetic(rng, model), self.data.pairs
@@ -131,6 +134,9 @@ class SpanTextTask(TextTask):
                 f"the model knows {known} tokens: cache {manifest['cache']!r} has {manifest['vocabulary']}, and "
                 f"data.sentinels={self.data.sentinels} come on top; at least {needed}"
             )
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"vocabulary": manifest["vocabulary"] + self._sentinels}
 
     @property
     def _sentinels(self) -> int:

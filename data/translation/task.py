@@ -20,12 +20,14 @@ from models.families import ModelConfig
 class TranslationTask(Task[TranslationData]):
     """Packed rows of translated pairs. Held-out sentences are translated, or scored by their loss as packed rows."""
 
+    packed_with = ("source_length", "target_length")
+
     @property
     def temperature(self) -> float:
         return self.data.temperature
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "source_length", "target_length")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
 
     def parts(self, manifest: Mapping[str, Any]) -> dict[str, int]:

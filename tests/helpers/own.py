@@ -1,35 +1,33 @@
-"""A model of a few weights on a cache: trained for three steps, opened again, and scored."""
+"""Modules of a user's own files, which a process forgets again."""
 
-import dataclasses
+import contextlib
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from configs import registry
-from data.reading.caches import cache_folder
-from models.parts.nested import changed
-from models.sharding.layouts import ONE_DEVICE
-from tests.helpers.runs import run
-from trainers import trainer
-from trainers.evaluation.evaluator import open_evaluator
-from trainers.inference.load import load
-from trainers.weights.load_any import open_model
+from data.kinds import KINDS
+from models.families import FAMILIES
+
+_TABLES = (FAMILIES, KINDS, registry.MODULES)
 
 
-def scores_of(experiment: str, workdir: Path, model: dict[str, Any], **data: Any) -> dict[str, Any]:
-    """Returns the scores on the test of an experiment, tiny and with these changes, after three steps on the data."""
-    e = registry.load(experiment)
-    tiny = registry.tiny(e)
-    e = dataclasses.replace(
-        tiny,
-        layout=ONE_DEVICE,
-        model=changed(tiny.model, model),
-        data=dataclasses.replace(e.data, batch_size=2, **data),
-        train=dataclasses.replace(tiny.train, finetune=dataclasses.replace(tiny.train.finetune, init_from="")),
-        eval=dataclasses.replace(e.eval, split="test", limit=4),
-    )
-    assert run(e, workdir) == trainer.DONE
-    opened, weights = open_model(workdir)
-    cache = cache_folder(opened.data)
-    served = load(weights, opened.execution, ONE_DEVICE)
-    scores, _ = open_evaluator(served.model, opened, cache, weights.vocabulary or cache).report(served.params)
-    return scores["all"]
+def forget(folder: Path) -> None:
+    """Forgets the modules below a folder and what they have registered, as if the process had not imported them."""
+    for name, module in list(sys.modules.items()):
+        if Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            del sys.modules[name]
+            for table in _TABLES:
+                for key in [key for key, package in table.items() if package.partition(".")[0] == name]:
+                    del table[key]
+
+
+@contextlib.contextmanager
+def forgotten(folder: Path) -> Iterator[None]:
+    """Forgets at the end what the block imports from below a folder."""
+    path = [*sys.path]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
+        forget(folder)

@@ -16,7 +16,7 @@ from data.reading.caches import examples, read_manifest
 from data.task import DataError
 from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import Tokenizer, train_bpe
-from tests.helpers.own import scores_of
+from tests.helpers.own_data import scores_of
 from tests.helpers.rows import read_rows
 from tests.helpers.wordpiece import train_wordpiece
 

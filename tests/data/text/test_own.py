@@ -22,7 +22,7 @@ from data.task import DataError
 from data.text import own
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own import scores_of
+from tests.helpers.own_data import scores_of
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
 
