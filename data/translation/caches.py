@@ -53,7 +53,7 @@ class OwnTranslationCache(OwnCache):
 
     kind: ClassVar[str] = "translation"
     made_of: ClassVar[str] = (
-        "translations: a table with a column for each language (en, de), aligned files corpus.en and corpus.de, .tmx or .po"
+        "a table of translations with a column for each language (en, de), aligned files corpus.en and corpus.de, .tmx or .po"
     )
 
     tokenizer: str = TRAINED

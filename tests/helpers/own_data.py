@@ -38,4 +38,4 @@ def reopened_scores(e: Experiment, workdir: Path) -> dict[str, Any]:
     cache = cache_folder(opened.data)
     served = load(weights, opened.execution, ONE_DEVICE)
     scores, _ = open_evaluator(served.model, opened, cache, weights.vocabulary or cache).report(served.params)
-    return scores["all"] if "all" in scores else scores
+    return scores.get("all", scores)

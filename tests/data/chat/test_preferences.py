@@ -57,7 +57,7 @@ def test_pairs_are_read_in_every_form(tmp_path):
     file = write(tmp_path / "pairs.jsonl", forms)
     assert list(sources.read(file)) == [{"prompt": prompt, "chosen": [yes], "rejected": [no]}] * 4
     assert isinstance(PreferenceCache.from_source(str(file)), PreferenceCache)
-    with pytest.raises(DataError, match="pairs.jsonl, row 1: a preference needs a prompt"):
+    with pytest.raises(DataError, match=r"pairs\.jsonl, row 1: a preference needs a prompt"):
         list(sources.read(write(file, [{"chosen": [*prompt, yes], "rejected": [*prompt, yes]}])))
 
 

@@ -19,7 +19,7 @@ from data.translation import own
 from data.translation.decoding import TranslationDecoding
 from data.translation.maker import Released, Trained
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own import scores_of
+from tests.helpers.own_data import scores_of
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.vocabularies import write_pieces
 
