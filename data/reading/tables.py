@@ -12,6 +12,7 @@ CSV, TSV and JSON may be compressed (`untrusted.COMPRESSED`). A table that `data
 of their numbers. A row's `split` is its column, or the split that its file is named for.
 """
 
+import contextlib
 import csv
 import glob
 import json
@@ -260,11 +261,21 @@ def _unfolded(value: dict[str, Any]) -> Iterable[dict[str, Any]]:
 # --- Parquet and Arrow ---
 
 
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raises what Arrow raises about a broken file as one line: also that a length in it is larger than any memory."""
+    try:
+        with untrusted.damage(path, DataError):
+            yield
+    except MemoryError as problem:
+        raise DataError(f"{path} is damaged: {told(problem)}") from None
+
+
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     from pyarrow import parquet
 
     untrusted.regular(path, DataError)
-    with untrusted.damage(path, DataError), parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+    with _damage(path), parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         schema, meta = file.schema_arrow, file.metadata
         names = _names_of(schema)
         sizes = (meta.row_group(i) for i in range(meta.num_row_groups))
@@ -279,7 +290,7 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
 
     with untrusted.opened(path, DataError) as file:
         is_file = file.read(len(_MAGIC)) == _MAGIC
-    with untrusted.damage(path, DataError), pyarrow.memory_map(str(path)) as mapped:
+    with _damage(path), pyarrow.memory_map(str(path)) as mapped:
         reader: Any = ipc.open_file(mapped) if is_file else ipc.open_stream(mapped)
         names = _names_of(reader.schema)
         for batch in (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader:
