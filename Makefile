@@ -72,7 +72,7 @@ pods:  ## compiles every pod experiment and models its step: an hour and a half
 	$(PY) -m scripts.plan --all
 
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
-	$(PY) -m scripts.lab.golden
+	$(PY) -m tests.helpers.golden
 
 parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, rewrites the fixtures, and continues texts with released weights on both sides
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
