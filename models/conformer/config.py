@@ -196,6 +196,7 @@ class ConformerConfig:
 
     family: ClassVar[str] = "conformer"
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}
+    sized_by_data: ClassVar[dict[str, str]] = {"vocabulary": "objective.vocab", "utterances": "utterances"}
 
     layers: int
     model_dim: int

@@ -152,6 +152,7 @@ class LmConfig(BlockConfig):
     output: Output = Output()
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
+    sized_by_data: ClassVar[dict[str, str]] = {"positions": "positions.rows"}  # a size of the data's -> our field
 
     def __post_init__(self) -> None:
         super().__post_init__()
