@@ -51,10 +51,12 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from trainers.checkpoints import checkpoint
     from trainers.weights import gguf, huggingface, init_from, load_any, peft, release
     from trainers.weights.load_any import open_weights
 
+    progress.show()
     if args.command == "to-hf":
         _, weights = load_any.open_model(init_from.located(str(args.source)), args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))

@@ -33,10 +33,12 @@ def main() -> int:
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
+    from data import progress
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
     from trainers.inference.load import load
 
+    progress.show(not args.json)
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
     given = {name: value for name, value in given.items() if value is not None}

@@ -46,9 +46,11 @@ def main() -> int:
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
+    from data import progress
     from trainers.inference.generation import Generate, Generator
     from trainers.inference.load import load
 
+    progress.show(not args.json)
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")

@@ -77,6 +77,9 @@ def main() -> int:
         prepare(e)
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
+    import jax
+
+    from data import progress
     from trainers import trainer
     from trainers.measure import mlperf_log
     from trainers.weights import init_from
@@ -86,6 +89,7 @@ def main() -> int:
     log = args.mlperf and mlperf_log.Request(
         folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
     )
+    progress.show(jax.process_index() == 0)
     return trainer.train(e, args.workdir, log)
 
 

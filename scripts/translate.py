@@ -34,12 +34,14 @@ def main() -> int:
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from data.decoding import DecodesLanguages
     from data.kinds import task_of
     from data.task import Task
     from trainers.inference.decoder import Decoder
     from trainers.inference.load import load
 
+    progress.show()
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     task, decoding = task_of(e.data), None
     if weights.vocabulary and type(task).decoding is not Task.decoding:

@@ -76,6 +76,17 @@ def blocks(file: Path | bytes, most: int = untrusted.STREAMED) -> Iterator[np.nd
         raise SoundError("has no samples")
 
 
+def seconds(file: Path) -> float:
+    """Returns the length of a sound that its header gives; 0 where there is none that could be read."""
+    import soundfile
+
+    try:
+        with soundfile.SoundFile(untrusted.regular(file, SoundError)) as opened:
+            return opened.frames / opened.samplerate if opened.frames < _UNKNOWN else 0.0
+    except (soundfile.LibsndfileError, SoundError, OSError):
+        return 0.0  # `blocks` says why
+
+
 def _opened(file: Path | bytes) -> tuple[Any, endings.Ending]:
     """Returns a sound that is open for reading from its beginning to its end, and how it ends."""
     import soundfile

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data import progress
 from data.features import Feature, slots
 from data.task import DataError
 from data.vocabularies.chat_templates import ChatEncoder
@@ -159,7 +160,7 @@ class Generator:
         continuations = []
         key = jax.random.key(self.config.seed if seed is None else seed)
         rows = self.config.batch_size
-        for i, start in enumerate(range(0, len(prompts), rows)):
+        for i, start in enumerate(progress.track(range(0, len(prompts), rows), "generating", "batches of prompts")):
             encoded = [self._encode(text) for text in prompts[start : start + rows]]
             # Lengths go up in steps of 32, so that few programs are compiled.
             ids_BS = np.zeros((rows, self.config.length or -(-max(map(len, encoded)) // 32) * 32), np.int32)
