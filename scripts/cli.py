@@ -57,19 +57,36 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
-    """Returns an argument parser whose errors are one line, like all others."""
+    """Returns an argument parser whose errors are one line, like all others, and whose help ends with each default."""
+    return _Parser(description=doc, **kwargs)
 
-    class OneLine(argparse.ArgumentParser):
-        def error(self, message: str) -> typing.NoReturn:
-            raise ConfigError(f"{message} (see --help)")
 
-    return OneLine(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Adds the default of an option to its help, where it has one and its help does not say so itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        absent = action.default in (None, "", argparse.SUPPRESS) or isinstance(action.default, bool)
+        if absent or not action.option_strings or "default" in (action.help or ""):
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and those of its commands."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**{"formatter_class": _Help, "allow_abbrev": False} | kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise ConfigError(f"{message} (see --help)")
 
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
     parser.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
-    parser.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
+    parser.add_argument(
+        "--layout", metavar="NAME[:XxY]", help="a layout of the family, e.g. fully_sharded:2x4; by default the experiment's"
+    )
     parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
     parser.add_argument(
         "--tiny", action="store_true", help="shrink the experiment to run in seconds on one device, on random data"

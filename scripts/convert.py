@@ -30,8 +30,12 @@ def main() -> int:
     for name, what in sources.items():
         command = commands.add_parser(name, help=f"reads {what}")
         command.add_argument("source", type=cli.folder, help=what)
-        command.add_argument("--experiment", default="", help="the experiment that gives data, optimizer and evaluation")
-        command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
+        command.add_argument(
+            "--experiment", default="", help="the experiment that gives data, optimizer and evaluation; by default its family's"
+        )
+        command.add_argument(
+            "--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1; by default that experiment's"
+        )
         command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
         cli.add_precision(command)
         if name == "from-peft":

@@ -24,9 +24,15 @@ def main() -> int:
     cli.add_checkpoint(p, "see above")
     p.add_argument("--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default")
     p.add_argument("--split", help="held-out split; the experiment's by default")
-    p.add_argument("--limit", type=int, help="the most examples to score; 0 takes all")
-    p.add_argument("--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all")
-    p.add_argument("--beams", type=int, help="for a model that writes text: hypotheses of the beam search")
+    p.add_argument("--limit", type=int, help="the most examples to score, 0 takes all; the experiment's by default")
+    p.add_argument(
+        "--per-language",
+        type=int,
+        help="for a translator: the most sentences of each language, 0 takes all; the experiment's by default",
+    )
+    p.add_argument(
+        "--beams", type=int, help="for a model that writes text: hypotheses of the beam search; the experiment's by default"
+    )
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
     p.add_argument("--json", action="store_true", help="print JSON")

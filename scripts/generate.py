@@ -19,20 +19,16 @@ from scripts import cli
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_checkpoint(parser, "a workdir, release, HF folder, GGUF")
-    parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation; 64")
-    parser.add_argument(
-        "--temperature", type=float, default=0.0, help="of what is drawn; 0, the default, takes the likeliest token"
-    )
+    parser.add_argument("--tokens", type=int, default=64, help="the most tokens of a continuation")
+    parser.add_argument("--temperature", type=float, default=0.0, help="of what is drawn; 0 takes the likeliest token")
     parser.add_argument("--top-k", type=int, default=0, help="draw from so many of the likeliest tokens; 0: from all")
     parser.add_argument(
         "--top-p", type=float, default=1.0, help="draw from the likeliest tokens that have this probability together"
     )
     parser.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
-    parser.add_argument(
-        "--length-penalty", type=float, default=0.0, help="of a beam search: favours longer texts as it grows; 0 by default"
-    )
-    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt; 1")
-    parser.add_argument("--seed", type=int, default=0, help="of what is drawn; 0")
+    parser.add_argument("--length-penalty", type=float, default=0.0, help="of a beam search: favours longer texts as it grows")
+    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn")
     parser.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
     parser.add_argument("--chat", action="store_true", help="a prompt is a user's turn, in the checkpoint's chat template")
     parser.add_argument("--json", action="store_true", help="print JSON")

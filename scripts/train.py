@@ -3,7 +3,7 @@
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.moe.experts.count 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
 
-Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
+Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT --fields` lists them.
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
 With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and ends when its benchmark's target is met

@@ -24,7 +24,7 @@ def main() -> int:
     cli.add_checkpoint(parser, "see above")
     parser.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
     parser.add_argument("--to", default="", metavar="LANG", help="language to translate into, English by default")
-    parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
+    parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line; by default standard input")
     parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
     args = parser.parse_args()

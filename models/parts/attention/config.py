@@ -12,7 +12,11 @@ Biases = Literal["", "o", "qv", "qkv", "qvo", "qkvo"]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interpolation:
-    """Rates / factor (Chen et al., arXiv 2306.15595)."""
+    """Rates / factor (Chen et al., arXiv 2306.15595).
+
+    Attributes:
+      factor: how many times the longest text of the first training is read.
+    """
 
     factor: float
 
@@ -30,6 +34,7 @@ class Llama3:
     """Slow rates / factor, fast ones as they are, and a ramp between (Llama 3.1).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       low, high: turns within `original` up to which a rate is slow, and from which on it is fast.
     """
@@ -59,6 +64,7 @@ class Yarn:
     """Slow rates / factor, fast ones as they are, and a ramp between by dimension (Peng et al., arXiv 2309.00071, section 3.2).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       beta_fast, beta_slow: turns within `original` of the ramp's ends.
       whole: the ramp's ends are rounded to dimensions, down and up.
@@ -96,6 +102,7 @@ class LongRope:
     """Each rate by a factor of its own (Ding et al., arXiv 2402.13753).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       short, long: factors of rows of up to `original` positions, and of longer ones, dims / 2 each.
       amplitude: factor of cosines and sines, hence twice in a logit.
