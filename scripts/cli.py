@@ -22,6 +22,7 @@ from configs.overrides import override
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
+from data.stages import quiet_libraries
 from models.errors import UserError, exit_code, nearest
 from models.execution import Execution
 from models.sharding.layout import Layout
@@ -30,6 +31,8 @@ from trainers.runtime import xla_flags
 
 if typing.TYPE_CHECKING:
     from trainers.weights.source import Weights
+
+quiet_libraries()  # before any command imports JAX
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:

@@ -18,10 +18,11 @@ from data.kinds import task_of
 from data.reading.batches import Batches, batch_shapes
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source
+from data.stages import quiet_libraries
 from models.errors import nearest
 from models.families import family_of
 from trainers import runlog, step
-from trainers.checkpoints.manager import Checkpoints, quiet_libraries
+from trainers.checkpoints.manager import Checkpoints
 from trainers.evaluation.evaluator import Evaluator, open_evaluator
 from trainers.loop import Loop
 from trainers.measure import mlperf_log

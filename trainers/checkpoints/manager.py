@@ -5,7 +5,6 @@ trainers/checkpoints/checkpoint.py says what one holds and reads it.
 
 import contextlib
 import dataclasses
-import logging
 import math
 import shutil
 import time
@@ -38,12 +37,6 @@ from trainers.state import State, by_name, from_names
 
 SLOW = 60
 """Seconds that a save waits for the one before it, while the run waits too."""
-
-
-def quiet_libraries() -> None:
-    """Silences the tracebacks of libraries, pages of them, about a save that fails, which is one line of `Checkpoints`."""
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
