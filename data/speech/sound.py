@@ -102,7 +102,7 @@ def _opened(file: Path | bytes) -> tuple[Any, endings.Ending]:
     ends, begins = endings.ending(file, opened.format)
     if begins:
         opened.close()
-        headed: Any = io.BufferedReader(endings.Headed(file, *begins))
+        headed: Any = io.BufferedReader(endings.Headed(file, *begins))  # pyright: ignore[reportArgumentType]
         with output_dropped():
             opened = soundfile.SoundFile(headed)
     # By itself it seeks to its own place after each block, which fails at the end of a stream of FLAC; and the next frame of an

@@ -4,6 +4,7 @@ It is no field of the experiment, since it decides no result; everything else is
 WANDB_MODE=offline, which needs no network, WANDB_ENTITY and WANDB_API_KEY. The client is not among the locked packages.
 """
 
+import importlib
 import math
 import os
 import uuid
@@ -89,7 +90,7 @@ def open_run(e: Experiment, workdir: Path, leader: bool, say: Callable[[str], An
     if not project or not leader:
         return Unwatched()
     try:
-        import wandb  # pyright: ignore[reportMissingImports]
+        wandb: Any = importlib.import_module("wandb")
     except ImportError as error:
         raise ConfigError(
             f"{PROJECT}={project!r} asks for W&B, whose client cannot be imported ({error}): run "

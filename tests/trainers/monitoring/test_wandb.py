@@ -45,7 +45,7 @@ def client(monkeypatch):
     return made
 
 
-def opened(tmp_path, say=print, leader=True):
+def opened(tmp_path, say=print, leader=True) -> Any:
     return wandb.open_run(registry.load("gpt.quickstart"), tmp_path, leader, say)
 
 
