@@ -207,6 +207,11 @@ class RanksResponses(Protocol):
         """The least probability of a rating, by attribute; a response below is dropped."""
         ...
 
+    def prompt(self, turns: Sequence[str]) -> str:
+        """Returns a conversation up to where a response begins; the last of its turns, which speakers take one by one, is the
+        other's."""
+        ...
+
     def rating_ids(self, vocabulary: Path, attribute: str) -> tuple[list[int], list[int]]:
         """Returns the ids of the two ratings (bad, good) that may stand behind a response; they differ in the last alone."""
         ...

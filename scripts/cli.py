@@ -18,7 +18,7 @@ from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
-from configs.overrides import override
+from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
@@ -61,6 +61,9 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
     """Returns an argument parser whose errors are one line, like all others, and whose help ends with each default."""
+    program = Path(sys.argv[0])
+    if program.parent.name == "scripts":  # a command, by either of its names
+        kwargs.setdefault("prog", f"shardzoo {program.stem}")
     return _Parser(description=doc, **kwargs)
 
 
@@ -86,7 +89,9 @@ class _Parser(argparse.ArgumentParser):
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
-    parser.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
+    parser.add_argument(
+        "experiment", nargs="?" if optional else None, help="a name that scripts.show lists, FILE.py:FUNCTION, or FILE.json"
+    )
     parser.add_argument(
         "--layout", metavar="NAME[:XxY]", help="a layout of the family, e.g. fully_sharded:2x4; by default the experiment's"
     )
@@ -107,7 +112,11 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         e = registry.tiny(e)
     if args.layout:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
-    return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
+    e = synthetic(e) if args.synthetic else e
+    changed = override(e, list(overrides), options=vars(args))
+    for note in schedule_notes(e, changed, overrides):
+        print(note, file=sys.stderr)
+    return changed
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, forms: str) -> None:

@@ -99,7 +99,7 @@ def parsers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Argume
 
 COMMANDS = [path for path in sorted((ROOT / "scripts").glob("**/*.py")) if ".add_argument(" in path.read_text()]
 COMMANDS.remove(ROOT / "scripts" / "cli.py")
-SWITCHES_ON = """all beam calibrate check checkpoint compare experiment file from hlo image key mlperf mlperf-target out page plot
+SWITCHES_ON = """all beam calibrate check checkpoint compare experiment file from hlo image key like mlperf mlperf-target out page plot
 profile topology vocabulary zone"""
 """Options with a value without which something is not done."""
 
@@ -252,7 +252,10 @@ def test_every_command_of_the_readme_exists():
     named = {
         (page, module)
         for page in [root / "README.md", *(root / "docs").glob("*.md")]
-        for module in re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text())
+        for module in [
+            *re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text()),
+            *(f"scripts.{name}" for name in re.findall(r"^ +(?:\.venv/bin/)?shardzoo (\w+)", page.read_text(), re.MULTILINE)),
+        ]
     }
     assert len(named) > 8
     for page, module in named:

@@ -1,4 +1,4 @@
-"""What commands write on standard error, run as a user runs them: the project's own lines, and no library's."""
+"""Standard error of commands that are run as a user runs them has the project's own lines, and no library's."""
 
 import json
 import os

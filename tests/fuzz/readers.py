@@ -38,9 +38,9 @@ from models.families import gguf_of, interchange_of
 from models.interchange import Shape, tensors
 from models.parts.nested import changed
 from models.sharding.params import describe
-from scripts.lab.fuzz import mutations, writers
-from scripts.lab.fuzz.campaign import Reader
-from scripts.lab.fuzz.mutations import Files, Mutate
+from tests.fuzz import mutations, writers
+from tests.fuzz.campaign import Reader
+from tests.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
 from trainers.weights import bare, ctranslate2, huggingface, load_any, peft, release, tensor_files
 from trainers.weights.source import Arrays, Weights
