@@ -60,6 +60,7 @@ class Dense:
 
     Attributes:
       hidden_dim: its hidden size.
+      activation: the function `act`.
       gated: act(x wg) * (x wi) instead of act(x wi) (Shazeer 2020).
       bias: of all projections.
       dropout: on the hidden layer (T5).
@@ -81,6 +82,8 @@ class BlockConfig:
     """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
+      model_dim: size of the residual stream.
+      attention: its form.
       positions: None has none.
       feed_forward: of dense layers; a mixture's experts differ from it where they say so.
       dropout: on sub-layer outputs and attention probabilities, and in a whole model on embeddings.

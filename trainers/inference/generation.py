@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from data import progress
 from data.features import Example, Feature, slots
 from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
@@ -199,7 +200,7 @@ class Generator:
         continuations = []
         key = jax.random.key(self.config.seed if seed is None else seed)
         rows = self.config.batch_size
-        for i, start in enumerate(range(0, len(prompts), rows)):
+        for i, start in enumerate(progress.track(range(0, len(prompts), rows), "generating", "batches of prompts")):
             encoded = [self._encode(prompt) for prompt in prompts[start : start + rows]]
             ids_BS = np.zeros((rows, self._places(max(map(len, encoded)))), np.int32)
             lengths_B = np.zeros(rows, np.int32)

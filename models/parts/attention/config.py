@@ -10,8 +10,20 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 Biases = Literal["", "o", "qv", "qkv", "qvo", "qkvo"]
 
 
+<<<<<<< HEAD
 class _Scaling:
     """A way to stretch the rates of rotary positions."""
+=======
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interpolation:
+    """Rates / factor (Chen et al., arXiv 2306.15595).
+
+    Attributes:
+      factor: how many times the longest text of the first training is read.
+    """
+
+    factor: float
+>>>>>>> w-seen
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -37,6 +49,7 @@ class Llama3(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between (Llama 3.1).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       low, high: turns within `original` up to which a rate is slow, and from which on it is fast.
     """
@@ -64,6 +77,7 @@ class Yarn(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between by dimension (Peng et al., arXiv 2309.00071, section 3.2).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       beta_fast, beta_slow: turns within `original` of the ramp's ends.
       whole: the ramp's ends are rounded to dimensions, down and up.
@@ -96,6 +110,7 @@ class LongRope(_Scaling):
     """Each rate by a factor of its own (Ding et al., arXiv 2402.13753).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       short, long: factors of rows of up to `original` positions, and of longer ones, dims / 2 each.
       amplitude: factor of cosines and sines, hence twice in a logit.

@@ -269,6 +269,7 @@ class MoeConfig:
     """Mixture-of-experts layers. The defaults are GShard's (arXiv 2006.16668); where it is silent, the source is named.
 
     Attributes:
+      router: chooses the experts of a token, or the tokens of an expert.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives "one group per
         core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span rows, but not where
         rows are dealt out to microbatches, of the step or of a pipeline.
