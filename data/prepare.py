@@ -38,7 +38,7 @@ def settings_from(source: str, columns: str = "", *, kind: str = "") -> CacheCon
         raise DataError(f"--kind {kind!r}: no such kind of data of your own{nearest(kind, kinds_of)}")
     classes = [cls for cls in classes if kind in ("", cls.kind)]
     if ":" not in source:
-        tables.listed(source, ())  # it exists
+        tables.listed(source)  # it exists
     for cls in classes:
         if settings := cls.from_source(source, columns):
             if columns and not getattr(settings, "columns", ""):

@@ -48,7 +48,7 @@ class Fields:
 
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a source: a table's, or those in the form of CoNLL."""
-    return tables.files(source) or [TableFile(file) for file in tables.listed(source, CONLL) if tables.form_of(file) in CONLL]
+    return tables.files(source) or [TableFile(file) for file in tables.listed(source, CONLL.__contains__)]
 
 
 def fields_of(source: str | Path, columns: Mapping[str, str]) -> Fields | None:
@@ -206,7 +206,7 @@ class Labels:
         self._names, self._examples = set[str](), 0
         self._scores: tuple[float, float] | None = None
 
-    def add(self, example: Mapping[str, Any]) -> None:
+    def add(self, example: Mapping[str, Any], _: Any = None) -> None:
         """Counts an example; raises DataError where its labels are too many to be classes."""
         self._examples += 1
         if (score := example.get("score")) is not None:

@@ -55,6 +55,10 @@ class OwnSplit:
         """The number of the examples of each file."""
         return [sum(1 for _ in self._of(file)) for file in self._files]
 
+    def of_files(self, files: Sequence[Any]) -> "OwnSplit":
+        """Returns the examples of some of the files."""
+        return OwnSplit(files, self._read, self._division, self._split)
+
     def __len__(self) -> int:
         return sum(self.sizes)
 
@@ -78,7 +82,7 @@ def divided(
     *,
     validation: float,
     test: float,
-    seen: Callable[[dict[str, Any]], None] = lambda example: None,
+    seen: Callable[[dict[str, Any], Any], None] = lambda example, file: None,
 ) -> dict[str, OwnSplit]:
     """Reads all files once, and returns their examples by split.
 
@@ -87,7 +91,7 @@ def divided(
       read: yields the entries of a file; it can be pickled, for Apache Beam.
       tally: counts the examples that can be used, and those that are left out.
       validation, test: shares of the training groups that are held out where no row is given that split.
-      seen: called with each example that can be used.
+      seen: called with each example that can be used, and with its file.
 
     Raises:
       DataError: no example can be used, some have a split and others none, or a share is none.
@@ -97,7 +101,7 @@ def divided(
             raise DataError(f"{name}={share}: expected a share, from 0 to less than 1")
     groups, sizes = Groups(), Counter[str]()
     without = ""
-    for entry in itertools.chain.from_iterable(map(read, files)):
+    for source, entry in ((file, entry) for file in files for entry in read(file)):
         if entry.why:
             tally.leave_out(entry.place, entry.why)
             continue
@@ -105,7 +109,7 @@ def divided(
         if entry.split in ("", "train"):
             groups.add(entry.group)
         sizes[entry.split] += 1
-        seen(entry.example)
+        seen(entry.example, source)
     if not sizes:
         raise DataError(f"no example can be used{f'; {tally.reasons[0]}' if tally.reasons else ''}")
     if sizes[""] and len(sizes) > 1:

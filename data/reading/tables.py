@@ -12,11 +12,12 @@ CSV, TSV and JSON may be compressed (`untrusted.COMPRESSED`). A table that `data
 of their numbers. A row's `split` is its column, or the split that its file is named for.
 """
 
+import contextlib
 import csv
 import glob
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,10 +55,10 @@ def form_of(path: Path) -> str:
     return Path(path.stem if path.suffix in untrusted.COMPRESSED else path.name).suffix.lower()
 
 
-def listed(source: str | Path, forms: Collection[str] = FORMS) -> list[Path]:
-    """Returns the files of these forms, sorted: one that `source` names, those that it matches, or those below a folder.
+def listed(source: str | Path, takes: Callable[[str], bool] = FORMS.__contains__) -> list[Path]:
+    """Returns the files whose endings it takes, sorted: one that `source` names, those that it matches, or those below a folder.
 
-    Files and folders whose names begin with a dot are left out of a folder. A file that is named is returned whatever its form.
+    Files and folders whose names begin with a dot are left out of a folder.
 
     Raises:
       DataError: it names nothing.
@@ -65,14 +66,14 @@ def listed(source: str | Path, forms: Collection[str] = FORMS) -> list[Path]:
     path = Path(source)
     if path.is_dir():
         below = (file for file in path.rglob("*") if not any(part.startswith(".") for part in file.relative_to(path).parts))
-        return sorted(file for file in below if form_of(file) in forms and not file.is_dir())
+        return sorted(file for file in below if takes(form_of(file)) and not file.is_dir())
     if path.exists():
-        return [path]
+        return [path] if takes(form_of(path)) else []
     matched = glob.glob(str(source), recursive=True) if glob.has_magic(str(source)) else []
     if not matched:
         raise DataError(f"{str(source)!r}: no such file or folder")
-    files = {file for match in map(Path, matched) for file in (listed(match, forms) if match.is_dir() else [match])}
-    return sorted(file for file in files if form_of(file) in forms)
+    files = {file for match in map(Path, matched) for file in (listed(match, takes) if match.is_dir() else [match])}
+    return sorted(file for file in files if takes(form_of(file)))
 
 
 def files(source: str | Path) -> list[TableFile]:
@@ -91,8 +92,8 @@ def files(source: str | Path) -> list[TableFile]:
         return [TableFile(file, split_name(name)) for name in names for file in _saved(path / name)]
     if (path / _STATE).is_file():
         return [TableFile(file) for file in _saved(path)]
-    paths = [file for file in listed(source) if form_of(file) in FORMS]
-    splits = [_split_of_name(file, path if path.is_dir() else file.parent) for file in paths]
+    paths = listed(source)
+    splits = [_split_of_path(file, path if path.is_dir() else file.parent) for file in paths]
     if len({*splits} - {""}) < 2 or "train" not in splits:
         splits = [""] * len(paths)
     return [TableFile(file, split) for file, split in zip(paths, splits, strict=True)]
@@ -106,12 +107,15 @@ def _saved(folder: Path) -> list[Path]:
     return [untrusted.member(folder, name, DataError) for name in names]
 
 
-def _split_of_name(file: Path, top: Path) -> str:
+def _split_of_path(file: Path, top: Path) -> str:
     """Returns the split that a file is named for, or else a folder below `top` that it lies in."""
-    for part in reversed(file.relative_to(top).parts):
-        if match := _SPLIT_NAME.search(part.lower()):
-            return split_name(match[1])
-    return ""
+    return next(filter(None, map(split_of_name, reversed(file.relative_to(top).parts))), "")
+
+
+def split_of_name(name: str) -> str:
+    """Returns the split that a name of a file says, "train" of "train-00001.csv"; "" if it says none."""
+    match = _SPLIT_NAME.search(name.lower())
+    return split_name(match[1]) if match else ""
 
 
 def split_name(name: str) -> str:
@@ -257,11 +261,21 @@ def _unfolded(value: dict[str, Any]) -> Iterable[dict[str, Any]]:
 # --- Parquet and Arrow ---
 
 
+@contextlib.contextmanager
+def _damage(path: Path) -> Iterator[None]:
+    """Raises what Arrow raises about a broken file as one line: also that a length in it is larger than any memory."""
+    try:
+        with untrusted.damage(path, DataError):
+            yield
+    except MemoryError as problem:
+        raise DataError(f"{path} is damaged: {told(problem)}") from None
+
+
 def _parquet(path: Path) -> Iterator[dict[str, Any]]:
     from pyarrow import parquet
 
     untrusted.regular(path, DataError)
-    with untrusted.damage(path, DataError), parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
+    with _damage(path), parquet.ParquetFile(path, pre_buffer=False, buffer_size=1 << 20) as file:
         schema, meta = file.schema_arrow, file.metadata
         names = _names_of(schema)
         sizes = (meta.row_group(i) for i in range(meta.num_row_groups))
@@ -276,7 +290,7 @@ def _arrow(path: Path) -> Iterator[dict[str, Any]]:
 
     with untrusted.opened(path, DataError) as file:
         is_file = file.read(len(_MAGIC)) == _MAGIC
-    with untrusted.damage(path, DataError), pyarrow.memory_map(str(path)) as mapped:
+    with _damage(path), pyarrow.memory_map(str(path)) as mapped:
         reader: Any = ipc.open_file(mapped) if is_file else ipc.open_stream(mapped)
         names = _names_of(reader.schema)
         for batch in (reader.get_batch(i) for i in range(reader.num_record_batches)) if is_file else reader:

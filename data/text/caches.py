@@ -45,7 +45,7 @@ class OwnTextCache(OwnCache):
     """
 
     kind: ClassVar[str] = "text"
-    made_of: ClassVar[str] = "text: files .txt or .md, or a table with a column text"
+    made_of: ClassVar[str] = "files of text, .txt or .md, or a table with a column text"
 
     tokenizer: str = TRAINED
     vocabulary_size: int = 0

@@ -127,7 +127,7 @@ class OwnTextMaker(OwnMaker[OwnTextCache]):
     def open(self) -> None:
         self.bytes = Counter[str]()
 
-        def seen(example: Document) -> None:
+        def seen(example: Document, _: Any) -> None:
             self.bytes["source"] += len(example["text"])
 
         self.divide(*own.opened(self.location.name, self.columns), seen=seen)

@@ -36,7 +36,7 @@ def is_text(source: str | Path, columns: Mapping[str, str]) -> bool:
 
 
 def _plain(source: str | Path) -> list[Path]:
-    return [file for file in tables.listed(source, PLAIN) if tables.form_of(file) in PLAIN]
+    return tables.listed(source, PLAIN.__contains__)
 
 
 def opened(source: str | Path, columns: Mapping[str, str]) -> tuple[list[TableFile], Callable[[TableFile], Iterator[Entry]]]:

@@ -75,14 +75,23 @@ class TranslationTask(Task[TranslationData]):
         return dict.fromkeys((*scores, *(f"stripped_bleu_{bucket}" for bucket in (*BUCKETS, "unseen"))), False)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
-        pairs = sum(language["pairs"] for language in manifest["languages"].values())
+        languages, pairs = manifest["languages"], sum(language["pairs"] for language in manifest["languages"].values())
+        names, fingerprint = ", ".join(sorted(languages)), manifest["fingerprint"][:16]
+        if to := manifest.get("to"):  # a user's own
+            into, example = repr(to), sorted(languages)[0]
+            origin = f"`{manifest['cache']}` (fingerprint {fingerprint})."
+        else:
+            into, example = "English", "de"
+            origin = (
+                f"software messages (`{manifest['catalogue']}`, fingerprint {fingerprint}): short strings of user interfaces, by "
+                "volunteers. Other text is out of domain."
+            )
         return [
-            f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
+            f"Translates {len(languages)} languages into {into}: {names}.",
             "",
-            f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
-            f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
+            f"Trained on {pairs:,} pairs of {origin}",
             "",
-            "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
+            f"    python -m scripts.translate --checkpoint THIS_FOLDER --from {example} 'Passwort vergessen?'",
         ]
 
 

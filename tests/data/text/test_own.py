@@ -181,8 +181,10 @@ def test_a_pipeline_writes_the_same_rows(tmp_path):
     ("experiment", "model", "fields", "data"),
     [
         ("gpt.quickstart", {}, {"length": 64}, {"length": 64}),
-        ("bert.quickstart_pairs", {}, {"length": 64, "pairs": 8, "tokenizer": ""}, {"length": 64}),
-        ("t5.quickstart", {}, {"length": 64}, {"length": 64}),
+        pytest.param(
+            "bert.quickstart_pairs", {}, {"length": 64, "pairs": 8, "tokenizer": ""}, {"length": 64}, marks=pytest.mark.slow
+        ),
+        pytest.param("t5.quickstart", {}, {"length": 64}, {"length": 64}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.integration
