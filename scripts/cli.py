@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import registry
+from configs import from_data, registry
 from configs.experiment import Experiment
 from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
@@ -102,7 +102,8 @@ def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> N
 
 
 def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
-    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last.
+    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last, and a cache
+    among them decides the fields that it must (configs/from_data.py).
 
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
@@ -116,7 +117,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     changed = override(e, list(overrides), options=vars(args))
     for note in schedule_notes(e, changed, overrides):
         print(note, file=sys.stderr)
-    return changed
+    return from_data.taken(changed, e, overrides)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, forms: str) -> None:

@@ -31,6 +31,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from configs import from_data, registry
 from configs.experiment import Experiment
 from configs.overrides import override
 from configs.registry import ConfigError
@@ -100,6 +101,7 @@ def main() -> int:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
+        e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
     import jax

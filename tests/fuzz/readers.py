@@ -38,7 +38,7 @@ from models.families import gguf_of, interchange_of
 from models.interchange import Shape, tensors
 from models.parts.nested import changed
 from models.sharding.params import describe
-from tests.fuzz import mutations, writers
+from tests.fuzz import mutations, own_tables, writers
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
@@ -542,6 +542,8 @@ READERS: Mapping[str, Reader] = {
         Reader("conversations", _conversations, _read_conversations, mutations.of()),
         Reader("sound table: csv", functools.partial(_table, "csv"), _read_table, mutations.of("metadata.csv")),
         Reader("sound table: jsonl", functools.partial(_table, "jsonl"), _read_table, mutations.of("metadata.jsonl")),
+        Reader("tables", own_tables.write_tables, own_tables.read_tables, mutations.of()),
+        Reader("texts and translations", own_tables.write_texts, own_tables.read_texts, mutations.of()),
         Reader("gridded series", _series, _read_series, mutations.of()),
         Reader("cache", _cache, _read_cache, mutations.of("manifest.json", "train/toy.array_record", "test.jsonl")),
     )

@@ -77,7 +77,7 @@ def test_texts_are_emitted_as_they_grow(rating):
 
 
 def test_a_prompt_that_begins_with_a_reply_is_read_on(rating, monkeypatch):
-    """Tokens of the cache are not read again, and the sample is that of the whole prompt; another prompt, a long one and one
+    """The cache is not read again, and the sample is that of the whole prompt; another prompt, a long one and one
     without room behind the cache are read anew."""
     model, params, form = rating
     config = Generate(tokens=6, batch_size=1, length=64)
