@@ -10,20 +10,8 @@ NormKind = Literal["rms", "rms_plus_one", "layer"]
 Biases = Literal["", "o", "qv", "qkv", "qvo", "qkvo"]
 
 
-<<<<<<< HEAD
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Interpolation:
-    """Rates / factor (Chen et al., arXiv 2306.15595).
-
-    Attributes:
-      factor: how many times the longest text of the first training is read.
-    """
-
-    factor: float
-=======
 class _Scaling:
     """A way to stretch the rates of rotary positions."""
->>>>>>> main
 
     def __post_init__(self) -> None:
         check_finite(self)
@@ -35,7 +23,11 @@ class _Scaling:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Interpolation(_Scaling):
-    """Rates / factor (Chen et al., arXiv 2306.15595)."""
+    """Rates / factor (Chen et al., arXiv 2306.15595).
+
+    Attributes:
+      factor: how many times the longest text of the first training is read.
+    """
 
     factor: float
 
