@@ -284,9 +284,7 @@ def test_a_model_is_trained_on_own_data_and_scored(folder, tmp_path, monkeypatch
     assert sum(line.startswith("a row of ") for line in said) == 3
     parser = cli.parser("")
     cli.add_experiment(parser)
-    arguments = [experiment, "--tiny", "--data.cache", "mine", "--data.batch-size", "4"]
-    if experiment.startswith("chat."):
-        arguments.append("--train.finetune.init-from=")
+    arguments = [experiment, "--tiny", "--data.cache", "mine", "--data.batch-size", "4", "--train.finetune.init-from="]
     e = dataclasses.replace(cli.chosen(*parser.parse_known_args(arguments)), layout=ONE_DEVICE)
     assert e.eval is not None
     e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, split="test", limit=4))
