@@ -86,14 +86,16 @@ def main() -> int:
 def transcribed(path: Path) -> "Transcript":
     """Returns the transcript of a sound by Whisper base, in the language that it is asked for."""
     from data.speech import sound
-    from data.speech.vocabulary import open_vocabulary
+    from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
     from trainers.inference.load import load
     from trainers.inference.transcription import Recording, Transcribe, Transcriber
 
     weights, execution = cli.opened_to_serve(Path("whisper_base"))
     assert weights.vocabulary is not None  # the package has one
+    vocabulary = open_vocabulary(weights.vocabulary)
+    assert isinstance(vocabulary, WhisperVocabulary)
     served = load(weights, execution)
-    transcriber = Transcriber(served.model, open_vocabulary(weights.vocabulary), Transcribe(timed=False, batch_size=1))
+    transcriber = Transcriber(served.model, vocabulary, Transcribe(timed=False, batch_size=1))
     (recording,) = transcriber(served.params, [Recording(path, sound.blocks(path), transcriber.prefix())])
     return recording.transcript
 
