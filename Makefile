@@ -44,7 +44,7 @@ check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packag
 	$(VENV)/bin/pyright --pythonpath $(PY)
 	$(PY) -m scripts.lab.audit
 
-setup: $(STAMP)  ## the environment alone; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
+setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command `shardzoo`, which runs from any folder; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
@@ -59,6 +59,11 @@ $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requ
 	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install --quiet --require-hashes -r requirements-beam.lock; fi
 	touch $@
 
+$(VENV)/bin/shardzoo: Makefile
+	mkdir -p $(@D)
+	printf '#!/bin/sh\nexec "%s" "%s" "$$@"\n' "$(abspath $(PY))" "$(CURDIR)/scripts/__main__.py" > $@
+	chmod +x $@
+
 COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --generate-hashes --upgrade --python-version 3.11
 
 lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses. Then see scripts/versions.py
@@ -70,11 +75,12 @@ pods:  ## compiles every pod experiment and models its step: an hour and a half
 	$(PY) -m scripts.plan --all
 
 golden: $(STAMP)  ## rewrites the dumps in configs/golden/ after a change that is meant
-	$(PY) -m scripts.lab.golden
+	$(PY) -m tests.helpers.golden
 
 parity: $(STAMP) $(VENV)-parity/.installed  ## compares with PyTorch's transformers, both ways, rewrites the fixtures, and continues texts with released weights on both sides
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.live
 	JAX_PLATFORMS=cpu $(PY) -m tests.parity.greedy
+	JAX_PLATFORMS=cpu $(PY) -m tests.parity.talks
 
 $(VENV)-parity/.installed: tests/parity/requirements.txt tests/parity/requirements-version4.txt
 	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)

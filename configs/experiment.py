@@ -6,7 +6,7 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 import dataclasses
 from typing import Any, Literal
 
-from configs.optimizers import Optimizer
+from configs.optimizers import Optimizer, following
 from data.config import DataConfig, EvalConfig, HeldOut
 from data.paths import is_address
 from models.errors import UserError
@@ -167,6 +167,15 @@ class Experiment:
     train: Train
     eval: EvalConfig = dataclasses.field(default_factory=HeldOut)
     execution: Execution = Execution()
+
+    def with_steps(self, steps: int) -> "Experiment":
+        """Returns the experiment with another number of steps, which its schedule follows if it ends with the run."""
+        schedule = following(self.optimizer.schedule, self.train.steps, steps)
+        return dataclasses.replace(
+            self,
+            optimizer=dataclasses.replace(self.optimizer, schedule=schedule),
+            train=dataclasses.replace(self.train, steps=steps),
+        )
 
     def with_finetune(self, **changes: Any) -> "Experiment":
         """Returns the experiment with fields of `train.finetune` changed."""

@@ -78,6 +78,17 @@ class Constant:
 Schedule = InverseSqrt | Cosine | Linear | Exponential | Constant
 
 
+def following(schedule: Schedule, before: int, after: int) -> Schedule:
+    """Returns a schedule that ends with a run of `before` steps, made to end with one of `after`; any other as it is.
+
+    The warm-up keeps its number of steps where the run is longer than it, else its share of them.
+    """
+    if not isinstance(schedule, _Decay) or schedule.steps != before or after < 1:
+        return schedule
+    warmup = schedule.warmup if schedule.warmup < after else schedule.warmup * after // before
+    return dataclasses.replace(schedule, steps=after, warmup=warmup)
+
+
 def _check_rate(field: str, value: float) -> None:
     """Raises ValueError unless a learning rate, or a factor of it, is a positive number."""
     if not 0 < value < math.inf:

@@ -9,8 +9,9 @@ import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
+from configs.experiment import Experiment
 from configs.moved import MOVED
-from configs.registry import ConfigError, required_fields, union_members
+from configs.registry import ConfigError, differences, required_fields, union_members
 from models.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -21,8 +22,9 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
 
     Args:
       arguments: `--field.path VALUE` or `--field.path=VALUE`; a tuple takes several values, and those of pairs one after the
-        other. Dashes stand for underscores. A union takes the name of one of its classes, or None: `--optimizer Lamb`. Fields
-        of the class that are not given have their defaults; those without a default keep their values.
+        other. Dashes stand for underscores. A union takes the name of one of its classes, or null: `--optimizer Lamb`,
+        `--model.moe null`. Fields of the class that are not given have their defaults; those without a default keep their
+        values. A schedule that ends with the run follows `--train.steps`, unless its own steps are given.
       options: the command's other options, for hints.
 
     Raises:
@@ -32,9 +34,54 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
     fields, changes = _fields(type(e), e, dict(given)), {}
     for path, texts in given:
         if path not in fields:
-            raise ConfigError(f"no field or option --{path}{_hint(path, [*fields, *options])}")
+            hint = _classes_with(path, fields) or _fields_of(path, fields) or _hint(path, [*fields, *options])
+            raise ConfigError(f"no field or option --{path}{hint}")
         changes[path] = _parse(fields[path], texts, f"--{path}")
-    return _changed(type(e), e, changes)
+    before: Any = e
+    if isinstance(e, Experiment) and _SCHEDULE_STEPS in fields and _SCHEDULE_STEPS not in changes:
+        steps = changes.get("train.steps", e.train.steps)
+        if hasattr(e.optimizer.schedule, "steps"):
+            before = e.with_steps(steps)
+        else:  # a schedule of another class
+            changes[_SCHEDULE_STEPS] = steps
+    return _changed(type(e), before, changes)
+
+
+_SCHEDULE_STEPS = "optimizer.schedule.steps"
+
+
+def schedule_notes(before: Experiment, after: Experiment, arguments: Sequence[str]) -> list[str]:
+    """Returns what became of the schedule, in lines for the user, where arguments of `override` change the number of steps."""
+    given, steps = {path for path, _ in _split(arguments)}, after.train.steps
+    if "train.steps" not in given:
+        return []
+    old, new = before.optimizer.schedule, after.optimizer.schedule
+    length, warmup = getattr(new, "steps", steps), getattr(new, "warmup", 0)
+    notes = []
+    if _SCHEDULE_STEPS not in given and type(old) is type(new) and (changes := differences(old, new)):
+        notes.append(f"the schedule follows --train.steps: {', '.join(changes)}")
+    elif _SCHEDULE_STEPS not in given and length != steps:
+        notes.append(f"the schedule keeps its own steps={length}; --{_SCHEDULE_STEPS} changes them")
+    if warmup >= steps:
+        notes.append(f"the warm-up of {warmup} steps is not shorter than the run of {steps}")
+    return notes
+
+
+def _classes_with(path: str, fields: dict[str, Any]) -> str:
+    """Returns a hint at the classes that have a field which the present class of a union does not have; "" where none has."""
+    for union, kind in fields.items():
+        if path.startswith(f"{union}.") and typing.get_origin(kind):  # not of the classes that are registered
+            members = {name: member for name, member in union_members(kind).items() if dataclasses.is_dataclass(member)}
+            names = [name for name, member in members.items() if path in _fields(member, None, {}, f"{union}.")]
+            if names:
+                return f"; {' and '.join(names)} {'have' if names[1:] else 'has'} it: --{union} {names[0]}"
+    return ""
+
+
+def _fields_of(path: str, fields: dict[str, Any]) -> str:
+    """Returns a hint at the fields of a part that is no union, so that nothing can be chosen for it; "" for another path."""
+    names = sorted({field.removeprefix(f"{path}.").partition(".")[0] for field in fields if field.startswith(f"{path}.")})
+    return f"; it has the fields {', '.join(names)}: --{path}.{names[0]}" if names else ""
 
 
 def _hint(name: str, known: Sequence[str]) -> str:
@@ -123,6 +170,9 @@ def _changed(kind: Any, present: Any, changes: dict[str, Any], prefix: str = "")
         raise ConfigError(f"{where}{error}") from None
 
 
+_NULL = ("null", "None", "none")
+
+
 def _parse(kind: Any, texts: list[str], name: str) -> Any:
     """Returns the value of a field's type that the texts denote."""
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -136,13 +186,18 @@ def _parse(kind: Any, texts: list[str], name: str) -> Any:
             raise ConfigError(f"{name} {text!r}: no such value{nearest(text, map(str, arguments))}")
         return next(value for value in arguments if str(value) == text)
     if members := union_members(kind):
-        if text not in members:
-            raise ConfigError(f"{name} {text!r}: no such class{nearest(text, members)}")
-        return None if text == "None" else members[text]
+        if text in _NULL and "None" in members:
+            return None
+        choices = ["null" if choice == "None" else choice for choice in members]
+        if text not in choices:
+            near = nearest(text, choices)
+            listed = "" if near.startswith("; choose") else f" Choose from {', '.join(choices)}"
+            raise ConfigError(f"{name} {text!r}: no such class{near}{listed}")
+        return members[text]
     if kind is bool:
-        if text not in ("True", "False"):
-            raise ConfigError(f"{name} {text!r}: expected True or False")
-        return text == "True"
+        if text.lower() not in ("true", "false"):
+            raise ConfigError(f"{name} {text!r}: expected true or false")
+        return text.lower() == "true"
     if kind in (int, float, str):
         try:
             return kind(text)

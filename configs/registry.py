@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import inspect
 import json
 import pkgutil
 import types
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import configs
+from configs import files
 from configs.experiment import Experiment
 from configs.moved import modernized
 from data.config import DataConfig, EvalConfig
@@ -58,9 +60,37 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
     return functions[name]
 
 
+_OF_FILES: dict[str, str] = {}  # documentation of the experiments that this process has loaded from files, by name
+
+
 def load(name: str) -> Experiment:
-    """Returns the experiment of this name; raises ConfigError with the nearest one."""
-    return dataclasses.replace(lookup(name)(), name=name)
+    """Returns an experiment.
+
+    Args:
+      name: MODULE.FUNCTION of configs/, FILE.py:FUNCTION of a file anywhere, or FILE.json, as `scripts.show --json` prints it.
+        The experiment has this name, without folders.
+
+    Raises:
+      UserError: there is no such experiment (with the nearest one), the file raises an exception, or a field is not valid.
+    """
+    if not files.is_file(name):
+        return dataclasses.replace(lookup(name)(), name=name)
+    if name.endswith(".json"):
+        values, short = files.read_json(name), name.rpartition("/")[2]
+        return dataclasses.replace(from_json(values, path=f"{name}: experiment"), name=short)
+    short, function = files.function_of(name)
+    e = function()
+    if not isinstance(e, Experiment):
+        raise ConfigError(f"{name} returns a value of type {type(e).__name__}, and an Experiment is needed")
+    _OF_FILES[short] = inspect.getdoc(function) or ""
+    return dataclasses.replace(e, name=short)
+
+
+def page(name: str) -> str:
+    """Returns the documentation of the experiment of this name; "" for one of a file that this process has not loaded."""
+    if files.is_file(name):
+        return _OF_FILES.get(name, "")
+    return inspect.getdoc(lookup(name)) or ""
 
 
 def tiny(e: Experiment, mesh: tuple[int, ...] | None = None) -> Experiment:
@@ -94,6 +124,7 @@ def to_json(value: Any) -> Any:
     return [to_json(v) for v in value] if isinstance(value, tuple) else value
 
 
+_OWN = "; one that a file of your own brings is known after scripts.show FILE.py:NAME"
 # Protocols that a family or a kind of data implements, and functions that return the classes registered for each.
 _OPEN = {families.ModelConfig: families.config_classes, DataConfig: config_classes, EvalConfig: eval_classes}
 
@@ -109,8 +140,10 @@ def from_json(data: Any, kind: Any = Experiment, path: str = "experiment") -> An
             data = modernized(data)
         except (AttributeError, KeyError, TypeError, ValueError) as error:  # an earlier form with values that none had
             raise ConfigError(f"{path}: neither today's form nor an earlier one ({told(error)})") from error
+    if kind in _OPEN:
+        _bring(data, kind, path)
     if members := union_members(kind):
-        return _union_from_json(data, members, path)
+        return _union_from_json(data, members, path, _OWN if kind in _OPEN else "")
     if dataclasses.is_dataclass(kind):
         return _dataclass_from_json(data, kind, path)
     if typing.get_origin(kind) is tuple:
@@ -128,14 +161,24 @@ def union_members(kind: Any) -> dict[str, Any]:
     return _OPEN[kind]() if kind in _OPEN else {}
 
 
-def _union_from_json(data: Any, members: dict[str, Any], path: str) -> Any:
+def _union_from_json(data: Any, members: dict[str, Any], path: str, hint: str) -> Any:
     if data is None and "None" in members:
         return None
     classes = {name: member for name, member in members.items() if member is not types.NoneType}
     name = str(data.get("class")) if isinstance(data, dict) else "None"
     if name not in classes:
-        raise ConfigError(f"{path}: class {shortened(name)!r} unknown{nearest(name, classes)}")
+        raise ConfigError(f"{path}: class {shortened(name)!r} unknown{nearest(name, classes)}{hint}")
     return from_json(data, classes[name], path)
+
+
+def _bring(data: Any, kind: Any, path: str) -> None:
+    """Loads the user's file that registers the class of a stored model, data or evaluation, if one does."""
+    name = data.get("class") if isinstance(data, dict) else None
+    if isinstance(name, str) and name not in _OPEN[kind]():
+        try:
+            files.bring(name)
+        except files.FileError as error:
+            raise ConfigError(f"{path}: {error}") from error
 
 
 def _dataclass_from_json(data: Any, kind: Any, path: str) -> Any:

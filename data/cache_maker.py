@@ -2,11 +2,12 @@
 
 import abc
 import functools
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
-from data import kinds, paths
+from data import kinds, paths, untrusted
 from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
 from data.packages.locations import Location, PackageSource
@@ -16,9 +17,11 @@ from data.reading.tally import Tally
 from data.stages import Progress, stage
 from data.task import DataError
 from data.vocabularies import files
+from models.errors import shortened
 
 Config = TypeVar("Config", bound=CacheConfig)
 
+_SHOWN = 400  # characters of a row that is shown
 ALL = "all"  # the part of a cache that has no other
 
 
@@ -60,6 +63,7 @@ class CacheMaker(abc.ABC, Generic[Config]):
     def __init__(self, name: str, settings: Config, root: Path, progress: Progress = print):
         self.name, self.settings, self.root, self.progress = name, settings, root, progress
         self.tallies: dict[str, Tally] = {}
+        self._left_to_show = 3
 
     # --- inputs ---
 
@@ -116,6 +120,11 @@ class CacheMaker(abc.ABC, Generic[Config]):
         """Returns the manifest's entries that are the kind's own, once everything is written."""
         return {}
 
+    def show(self, part: str, record: bytes) -> str:
+        """Returns a row of a part as the model will see it, for a person: its tokens as text, with their marks and targets; ""
+        where rows of this kind of data are not shown."""
+        return ""
+
     # --- files ---
 
     def build(self, folder: Path) -> dict[str, Any]:
@@ -144,8 +153,17 @@ class CacheMaker(abc.ABC, Generic[Config]):
     def write_part(self, part: str) -> None:
         """Writes the rows of a part."""
         tally = self.tallies[part] = Tally()
-        tally.rows = packing.write_records(self.folder / "train" / f"{part}.array_record", self.records(part, tally))
+        records = self._shown(part, self.records(part, tally))
+        tally.rows = packing.write_records(self.folder / "train" / f"{part}.array_record", records)
         self.report(part, tally)
+
+    def _shown(self, part: str, records: Iterable[bytes]) -> Iterator[bytes]:
+        """Yields records; reports the first rows of the cache as the model will see them."""
+        for record in records:
+            if self._left_to_show and (row := self.show(part, record)):
+                self.progress(f"a row of {_split(part)}: {shortened(row, _SHOWN)}")
+                self._left_to_show -= 1
+            yield record
 
     def report(self, name: str, tally: Tally) -> None:
         """Reports what is left out of a part or a split; raises DataError for one without rows, if they are required."""
@@ -212,12 +230,22 @@ class AdoptingMaker(CacheMaker[Config]):
     def check_vocabulary(self, folder: Path) -> None:
         """Raises UserError for a folder without a vocabulary that fits."""
 
+    def take_file(self, vocabulary: Path, folder: Path) -> None:
+        """Writes into a folder the vocabulary that is a single file."""
+        name = files.TOKENIZER if vocabulary.suffix == ".json" else vocabulary.name
+        shutil.copyfile(untrusted.regular(vocabulary, DataError), folder / name)
+
     def adopt(self, vocabulary: Path) -> None:
         if not self.settings.released:
             return super().adopt(vocabulary)
-        self.check_vocabulary(vocabulary)
+        if not vocabulary.is_file():
+            self.check_vocabulary(vocabulary)
         with paths.new_folder(self.adopted) as new:
-            files.copy(vocabulary, new)
+            if vocabulary.is_file():
+                self.take_file(vocabulary, new)
+                self.check_vocabulary(new)
+            else:
+                files.copy(vocabulary, new)
 
     def inputs(self) -> list[Any]:
         """Returns the digests of the source and of the adopted vocabulary, if there are any."""

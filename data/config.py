@@ -45,18 +45,28 @@ class CacheConfig:
 
     Attributes:
       kind: a key of data.kinds.KINDS.
+      made_of: the forms of a user's own data that the class makes a cache of, for messages; "" if of none.
     """
 
     kind: ClassVar[str]
+    made_of: ClassVar[str] = ""
 
     @classmethod
-    def from_source(cls, source: str) -> "CacheConfig | None":
+    def from_source(cls, source: str, columns: str = "") -> "CacheConfig | None":
         """Returns the settings of a cache of a user's own data, if this class makes any of it.
 
         Args:
-          source: a folder, a file, or "tfds:NAME".
+          source: a folder, a file, a pattern of files, or "tfds:NAME".
+          columns: the columns of a table that have other names than the kind's, "text=body,label=topic"; a class that reads
+            tables keeps them as its field `columns`.
         """
         return None
+
+    def encoded_with(self, tokenizer: str) -> "CacheConfig":
+        """Returns these settings with a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; "" is that of a
+        folder. Settings whose vocabulary is no field `tokenizer` are returned as they are."""
+        has_one = any(field.name == "tokenizer" for field in dataclasses.fields(self))
+        return dataclasses.replace(self, **{"tokenizer": tokenizer}) if has_one else self
 
     def flat(self) -> dict[str, Any]:
         """Returns the settings by name, none of them nested, as the cache's manifest and the digest of its inputs have them."""
@@ -87,6 +97,43 @@ class SourceCache(CacheConfig):
     """
 
     source: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TableCache(SourceCache):
+    """The settings of a cache whose source may be a user's table.
+
+    Attributes:
+      columns: the columns of a table that have other names than the kind's, "text=body,label=topic".
+    """
+
+    columns: str = ""
+
+    def flat(self) -> dict[str, Any]:
+        """Returns the settings by name; without the columns where there are none, as in caches that were prepared before."""
+        return {name: value for name, value in vars(self).items() if value or name != "columns"}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnCache(SourceCache):
+    """The settings of a cache of a user's own texts (data.own_maker).
+
+    Attributes:
+      source: "folder:PATH", "file:PATH" or "files:PATTERN".
+      columns: the columns of a table that have other names than the kind's, "text=body,label=topic".
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; "" is that of the folder or the file that
+        `scripts.prepare_data --vocabulary` names.
+      validation, test: shares of the groups of training examples that are held out where the source has no such split.
+    """
+
+    columns: str = ""
+    tokenizer: str = ""
+    validation: float = 0.05
+    test: float = 0.1
+
+    @property
+    def released(self) -> bool:
+        return not self.tokenizer
 
 
 class EvalConfig(Protocol):

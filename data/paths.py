@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -9,7 +10,7 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -131,8 +132,17 @@ def sha256(path: Path) -> str:
 
 def folder_digest(folder: Path) -> str:
     """Returns a digest of the names, sizes and times of all files below a folder."""
-    files = sorted(file for file in folder.rglob("*") if file.is_file())
-    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in files]
+    return _digest_of_files(folder.rglob("*"), folder)
+
+
+def pattern_digest(pattern: Path) -> str:
+    """Returns a digest of the names, sizes and times of the files that a pattern matches, and of those below folders."""
+    matches = [Path(match) for match in glob.glob(str(pattern), recursive=True)]
+    return _digest_of_files({file for match in matches for file in ([match] if match.is_file() else match.rglob("*"))})
+
+
+def _digest_of_files(files: Iterable[Path], folder: Path = Path("/")) -> str:
+    stats = [(file.relative_to(folder).as_posix(), file.stat()) for file in sorted(files) if file.is_file()]
     return digest([[name, stat.st_size, stat.st_mtime_ns] for name, stat in stats])
 
 

@@ -13,36 +13,45 @@ from data import kinds, paths
 from data.cache_maker import maker_of
 from data.config import CacheConfig
 from data.packages import fetch
-from data.reading import files
+from data.reading import files, tables
 from data.stages import Progress, stage
 from data.task import DataError
+from models.errors import nearest, shortened
 
 PREPARED = kinds.prepared()
 
 
-def settings_from(source: str) -> CacheConfig:
+def settings_from(source: str, columns: str = "", *, kind: str = "") -> CacheConfig:
     """Returns the settings of a cache of the user's own data, by the first class that makes any of it.
 
     Args:
-      source: a folder, a file, or "tfds:NAME".
+      source: a folder, a file, a pattern of files, or "tfds:NAME".
+      columns: the columns of a table that have other names than the kind's, "text=body,label=topic".
+      kind: the kind of data, a key of KINDS; "" takes the first that the source fits.
 
     Raises:
-      DataError: it does not exist, or no kind of data is made of it.
+      DataError: it does not exist, no kind of data is made of it, or `columns` are named of what has none.
     """
-    for cls in kinds.cache_classes():
-        if settings := cls.from_source(source):
+    classes = own_settings()
+    kinds_of = sorted({cls.kind for cls in classes})
+    if kind and kind not in kinds_of:
+        raise DataError(f"--kind {kind!r}: no such kind of data of your own{nearest(kind, kinds_of)}")
+    classes = [cls for cls in classes if kind in ("", cls.kind)]
+    if ":" not in source:
+        tables.listed(source)  # it exists
+    for cls in classes:
+        if settings := cls.from_source(source, columns):
+            if columns and not getattr(settings, "columns", ""):
+                raise DataError(f"--columns {columns!r}: {source} has no columns; it is {settings.made_of}")
             return settings
-    if ":" not in source and not Path(source).exists():
-        raise DataError(f"{source!r}: no such file or folder")
-    raise DataError(
-        f"{source!r}: expected a folder of pictures, DIR/LABEL/*.png, or of sounds with a table of texts, metadata.csv; a "
-        "netCDF file or Zarr store; JSON lines of conversations; or tfds:NAME"
-    )
+    read = tables.first(source) if ":" not in source else None
+    there = f", not a table with the columns {', '.join(map(shortened, read))}" if read else ""
+    raise DataError(f"{source!r}: expected {'; '.join(cls.made_of for cls in classes)}{there}")
 
 
 def own_settings() -> list[type[CacheConfig]]:
     """Returns the classes of settings of a user's own data."""
-    return [cls for cls in kinds.cache_classes() if "from_source" in vars(cls)]
+    return [cls for cls in kinds.cache_classes() if cls.made_of]
 
 
 def prepare(

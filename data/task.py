@@ -4,7 +4,7 @@ import abc
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -15,6 +15,8 @@ from models.errors import UserError
 from models.families import ModelConfig
 
 Config = TypeVar("Config", bound=DataConfig)
+
+_VOCABULARIES = ("vocabulary", "source_vocabulary", "target_vocabulary")  # keys of a manifest
 
 
 class DataError(UserError):
@@ -51,7 +53,13 @@ class HeldOutExamples:
 
 
 class Task(abc.ABC, Generic[Config]):
-    """The behaviour of a kind of data for one configuration. The defaults are those of data that comes as it is stored."""
+    """The behaviour of a kind of data for one configuration. The defaults are those of data that comes as it is stored.
+
+    Attributes:
+      packed_with: the fields of the configuration that a cache was packed with, which have the same names in its manifest.
+    """
+
+    packed_with: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, data: Config):
         self.data = data
@@ -69,6 +77,17 @@ class Task(abc.ABC, Generic[Config]):
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         """Raises DataError where a cache is not what the configuration says, or the model cannot take it."""
+
+    def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the fields of the configuration that a cache decides, by name, with the values that fit it."""
+        return {field: manifest.get(field, 0) for field in self.packed_with}
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the sizes of a model that a cache decides, once the configuration fits it, by the names that families have
+        fields for (configs/from_data.py): those of vocabularies are the least, that of `labels` their number."""
+        vocabularies = {name: size for name in _VOCABULARIES if isinstance(size := manifest.get(name), int)}
+        labels = manifest.get("labels")
+        return vocabularies | ({"labels": len(labels)} if labels else {})
 
     def parts(self, manifest: Mapping[str, Any]) -> dict[str, int]:
         """Returns the size of each part of a cache, a file of its own under train/: a language, an origin of text."""
@@ -205,6 +224,11 @@ class RanksResponses(Protocol):
     @property
     def floors(self) -> Mapping[str, float]:
         """The least probability of a rating, by attribute; a response below is dropped."""
+        ...
+
+    def prompt(self, turns: Sequence[str]) -> str:
+        """Returns a conversation up to where a response begins; the last of its turns, which speakers take one by one, is the
+        other's."""
         ...
 
     def rating_ids(self, vocabulary: Path, attribute: str) -> tuple[list[int], list[int]]:

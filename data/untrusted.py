@@ -5,9 +5,13 @@ of such links. The errors are of the class that the caller names. All bounds are
 memory and 10 seconds until it is read or refused, however it was made (docs/WEIGHTS.md and docs/DATA.md state them).
 """
 
+import bz2
 import contextlib
+import gzip
+import io
 import itertools
 import json
+import lzma
 import os
 import re
 import stat
@@ -41,6 +45,8 @@ ADDED = 1 << 22  # characters of all tokens that a vocabulary adds to its pieces
 RULES = 64  # of a vocabulary: what it makes of a text before and behind its pieces
 GROWTH = 256  # times that these rules may make a text longer; with NFKC in SentencePiece's tables and a blank it is 36
 DIRECTORY = 32 << 20  # bytes of a zip archive's list of files, each of which becomes 13 in memory
+DICTIONARY = 192 << 20  # bytes of memory that an .xz file may ask for; xz -9 asks for 65 MiB
+COMPRESSED = (".gz", ".bz2", ".xz", ".zst")  # endings of files that are decompressed while they are read
 
 _STDERR = threading.RLock()  # held while it leads elsewhere
 
@@ -94,6 +100,58 @@ def opened(path: Path, error: type[UserError]) -> BinaryIO:
     return cast(BinaryIO, file)
 
 
+@contextlib.contextmanager
+def decompressed(path: Path, error: type[UserError]) -> Iterator[BinaryIO]:
+    """Opens a regular file for reading, and decompresses it on the way where its name ends with one of COMPRESSED.
+
+    Memory is bounded, the length of what is read is not. Damage shows as one error while it is read.
+    """
+    with opened(path, error) as file, contextlib.ExitStack() as closing:
+        if path.suffix not in COMPRESSED:
+            yield file
+            return
+        closing.enter_context(damage(path, error))
+        match path.suffix:
+            case ".gz":
+                raw: Any = gzip.GzipFile(fileobj=file)
+            case ".bz2":
+                raw = bz2.BZ2File(file)
+            case ".xz":
+                raw = _Xz(file)
+            case _:
+                import pyarrow  # takes a third of a second
+
+                raw = pyarrow.CompressedInputStream(pyarrow.PythonFile(file, "r"), "zstd")
+        yield cast(BinaryIO, closing.enter_context(io.BufferedReader(raw, 1 << 16)))
+
+
+class _Xz(io.RawIOBase):
+    """The content of an .xz file, as lzma.LZMAFile reads it, but in bounded memory."""
+
+    def __init__(self, file: BinaryIO):
+        super().__init__()
+        self._file, self._decoder = file, lzma.LZMADecompressor(memlimit=DICTIONARY)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while True:
+            if self._decoder.eof:  # files may be several, one behind the other
+                left = self._decoder.unused_data.lstrip(b"\0") or self._file.read(1 << 16).lstrip(b"\0")
+                if not left:
+                    return 0
+                self._decoder = lzma.LZMADecompressor(memlimit=DICTIONARY)
+            else:
+                left = self._file.read(1 << 16) if self._decoder.needs_input else b""
+                if not left and self._decoder.needs_input:
+                    raise EOFError("it ends before its end-of-stream marker")
+            content = self._decoder.decompress(left, len(buffer))
+            if content:
+                buffer[: len(content)] = content
+                return len(content)
+
+
 def bounded(number: int, most: int, unit: str, error: type[ValueError], name: object = "") -> int:
     """Returns a number of things in a file, before memory is asked for them; raises an error if there are more than `most`."""
     if number > most:
@@ -134,11 +192,11 @@ def read_text(path: Path, error: type[UserError], most: int = TEXT) -> str:
 
 
 def lines(path: Path, error: type[UserError], most: int = TEXT) -> Iterator[tuple[int, str]]:
-    """Yields the lines of a regular file of UTF-8, each with its number from 1 and with what ends it.
+    """Yields the lines of a regular file of UTF-8, each with its number from 1 and with what ends it; decompresses the file.
 
     Only "\n" ends one, as U+2028 may be inside a string. A byte order mark before the first is left out.
     """
-    with opened(path, error) as file:
+    with decompressed(path, error) as file:
         for number in itertools.count(1):
             name = f"{path}, line {number}"
             line = file.readline(most + 1)

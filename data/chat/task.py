@@ -9,7 +9,7 @@ import numpy as np
 from data.chat import encoding
 from data.chat.config import ChatData, PreferenceData
 from data.reading import packing
-from data.reading.caches import check_fields, examples
+from data.reading.caches import examples
 from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Sum
 from data.text.task import WeightedTask
@@ -41,11 +41,9 @@ class ChatTask(WeightedTask):
 class PreferenceTask(ChatTask):
     """Packed rows of preference pairs; of held-out ones, how many the model's own margins tell right."""
 
-    data: PreferenceData
+    packed_with = ("length", "pairs")
 
-    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        super().check(manifest, model)
-        check_fields(self.data, manifest, "pairs")
+    data: PreferenceData
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         length, sides = self.data.length, 2 * self.data.pairs

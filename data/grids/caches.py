@@ -45,6 +45,7 @@ class GridCache(SourceCache):
     """
 
     kind: ClassVar[str] = "grids"
+    made_of: ClassVar[str] = "a netCDF file or Zarr store of variables [time, rows, columns] (--variables)"
 
     variables: tuple[str, ...] = ()
     channels: tuple[str, ...] = ()
@@ -70,7 +71,7 @@ class GridCache(SourceCache):
         return self.channels or self.variables
 
     @classmethod
-    def from_source(cls, source: str) -> "GridCache | None":
+    def from_source(cls, source: str, columns: str = "") -> "GridCache | None":
         """Returns the settings of a cache of a netCDF file or a Zarr store."""
         path = Path(source)
         return cls(source=f"file:{path.resolve()}") if path.suffix in SUFFIXES and path.exists() else None

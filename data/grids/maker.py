@@ -105,6 +105,12 @@ class GridMaker(CacheMaker[GridCache]):
         tally.examples, tally.left_out = len(self.ats["train"]), self.cut
         return map(packing.record_of, self.ats["train"])
 
+    def show(self, part: str, record: bytes) -> str:
+        s, at = self.settings, int(np.frombuffer(record, "<i4")[0])
+        first, last = (minutes(self.times[n]) for n in (at - (s.frames - 1) * s.every, at))
+        size = f"{self.shape[0]} x {self.shape[1]} points of {', '.join(s.names)}"
+        return f"{s.frames} frames of {size}, {first} to {last}; then up to {s.leads} steps of {s.names[self.target]}"
+
     def manifest(self) -> dict[str, Any]:
         names, times = self.settings.names, self.times
         mean, std = _moments(self.folder, self.settings, names, self.trained)

@@ -68,6 +68,22 @@ class GridTask(Task[GridData]):
             raise DataError(f"data.ahead: cache {data.cache!r} was prepared without --motion")
         self._check_model(model)
 
+    def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the variables, where the series lacks one; the frames and lead times, where it has windows of fewer."""
+        data, names = self.data, tuple(manifest["names"])
+        decided: dict[str, Any] = {}
+        if not {*data.channels} <= {*names}:
+            decided |= {"channels": names, "target": manifest["target"]}
+        if (data.frames - 1) * data.every > (manifest["frames"] - 1) * manifest["every"]:
+            decided |= {name: manifest[name] for name in ("frames", "every")}
+        if data.leads > (leads := manifest["leads"]):
+            decided |= {"leads": leads, "scored": tuple(lead for lead in data.scored if lead <= leads) or (leads,)}
+        return decided | {"ahead": data.ahead and manifest["motion"]}
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        data = self.data
+        return {"values": data.values, "masks": len(data.channels), "leads": data.leads, "ahead": data.ahead}
+
     def _check_model(self, model: ModelConfig) -> None:
         data = self.data
         if not isinstance(model, ForecastsGrids):

@@ -19,7 +19,8 @@ from data.images import pictures, sources
 from data.images.caches import ImageCache
 from data.images.config import ImageData
 from data.images.splits import Picture
-from data.reading.examples import record_of
+from data.reading import media
+from data.reading.examples import record_of, unpack
 from data.reading.files import in_windows
 from data.reading.tally import Tally
 
@@ -34,6 +35,10 @@ class ImageMaker(RecordedMaker[ImageCache]):
     NOUN = "picture"
     REQUIRED = True
     SOURCES = sources.PACKAGES
+
+    def inputs(self) -> list[Any]:
+        """Returns the digests of a user's folder, or of his table and the files that it names."""
+        return [*super().inputs(), *media.beside(self.location, self.settings.columns, media.PICTURE)]
 
     def open(self) -> None:
         if self.location.scheme == "tfds":
@@ -59,6 +64,10 @@ class ImageMaker(RecordedMaker[ImageCache]):
             row = {"label": np.array(self.numbers[picture.label]), "picture": np.frombuffer(encoded, np.uint8)}
             yield record_of(row, STORED), {"name": picture.name, "label": picture.label}
 
+    def show(self, part: str, record: bytes) -> str:
+        row = unpack(np.frombuffer(record, np.uint8), STORED)
+        return f"{pictures.described(row['picture'].tobytes())}, of class {self.source.labels[int(row['label'])]!r}"
+
     def manifest(self) -> dict[str, Any]:
         missing = {split: [label for label in self.source.labels if label not in labels] for split, labels in self.labels.items()}
         missing = {split: labels for split, labels in missing.items() if labels}
@@ -70,8 +79,9 @@ class ImageMaker(RecordedMaker[ImageCache]):
 
 def _read(channels: int, picture: Picture) -> tuple[Picture, bytes, str]:
     """Returns a picture, its file, and why it cannot be used ("" if it can)."""
-    encoded, why = picture.read(), ""
+    encoded, why = b"", ""
     try:
+        encoded = picture.read()
         pictures.check(encoded, channels)
     except pictures.PictureError as error:
         why = str(error)

@@ -94,6 +94,12 @@ def check(encoded: bytes, channels: int) -> None:
     cut_out(encoded, channels, lambda width, height: (0, 0, width, height), 1, 1)
 
 
+def described(encoded: bytes) -> str:
+    """Returns the size and the form of a picture's file, for a person."""
+    image = Image.open(io.BytesIO(encoded), formats=_FORMATS)
+    return f"a picture of {image.width} x {image.height} pixels, {image.mode} ({image.format}, {len(encoded):,} bytes)"
+
+
 def content(encoded: bytes) -> str:
     """Returns a digest of a picture's pixels, the same for every file that shows them; of the file where it cannot be decoded."""
     try:

@@ -18,6 +18,7 @@ from data.images.splits import Picture, Pictures, held_out
 from data.packages import archives
 from data.packages.fetch import debian_package, npm_package
 from data.packages.locations import Location, PackageSource
+from data.reading import media
 from data.reading.splits import Item
 
 
@@ -28,7 +29,7 @@ def open_source(settings: ImageCache, root: Path) -> Pictures:
       root: the data folder, with the source's package or TFDS's folder.
 
     Raises:
-      DataError: a folder holds no pictures, or a data set of TFDS no pictures with classes.
+      DataError: a folder or a table holds no pictures, or a data set of TFDS no pictures with classes.
       NotPreparedError: a public data set is not in <data>/tfds.
     """
     location = Location.of(settings.source)
@@ -36,10 +37,12 @@ def open_source(settings: ImageCache, root: Path) -> Pictures:
         from data.images.tfds_pictures import open_tfds  # imports TensorFlow
 
         return open_tfds(location.name, root / "tfds", settings)
-    if location.scheme == "folder":
-        from data.images.folders import open_folder
+    if location.scheme in ("folder", "file", "files"):
+        from data.images import folders, tables
 
-        return open_folder(location.path, settings)
+        if location.scheme == "folder" and not (location.path.is_dir() and media.tables_of(location.path)):
+            return folders.open_folder(location.path, settings)
+        return tables.open_table(location.path, settings, root)
     return Pictures(LABELS[location.name], held_out(location.packaged(PACKAGES).read(root), settings))
 
 

@@ -8,7 +8,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
 from data.images.caches import ImageCache
-from data.reading.splits import Item, divide
+from data.reading.splits import Item, with_missing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +38,5 @@ def held_out(splits: Mapping[str, Iterable[Item]], settings: ImageCache) -> dict
     def place(picture: Picture) -> bytes:
         return hashlib.sha256(picture.name.encode()).digest()
 
-    shares = {name: getattr(settings, name) for name in ("validation", "test") if name not in splits}
-    divided = divide(splits["train"], **{"validation": 0.0, "test": 0.0} | shares)
-    given = {name: [item.example for item in items] for name, items in splits.items() if name != "train"}
-    return {name: sorted(members, key=place) for name, members in (divided | given).items()}
+    members = with_missing(splits, validation=settings.validation, test=settings.test)
+    return {name: sorted(pictures, key=place) for name, pictures in members.items()}

@@ -50,6 +50,13 @@ class ImageTask(Task[ImageData]):
             ours, theirs = (" x ".join(map(str, shape)) for shape in (ours, model.picture))
             raise DataError(f"data.height, data.width and data.channels make pictures of {ours}; the model reads {theirs}")
 
+    def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the number of channels; grey pictures are read in colour by whatever reads colours."""
+        return {"channels": max(self.data.channels, manifest["channels"])}
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {name: getattr(self.data, name) for name in ("height", "width", "channels")}
+
     def synthetic_key(self, model: ModelConfig) -> str:
         return f"{labels_of(model)}-{self._shape}"
 

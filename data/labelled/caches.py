@@ -3,7 +3,10 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import CacheConfig
+from data.config import CacheConfig, OwnCache
+from data.labelled import own
+from data.packages.locations import Location
+from data.reading.tables import columns_of
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,11 +50,39 @@ class LabelledCache(ExampleCache):
         return self.teacher
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnLabelledCache(OwnCache):
+    """Settings of a cache of a user's own labelled text (data/labelled/own.py).
+
+    Attributes:
+      tokenizer: a vocabulary with [CLS] and [SEP]; see OwnCache.
+      length: tokens L of a packed row; 0 is 384 for questions with answers, 128 for others.
+      slots: the most labels P of a row; 0 is one for each token of tagged words, 4 for questions, 16 for others.
+    """
+
+    kind: ClassVar[str] = "labelled"
+    made_of: ClassVar[str] = (
+        "a table (.csv, .tsv, .jsonl, .json, .parquet, .arrow) of texts or pairs of texts with labels or scores, of tagged "
+        "words, or of questions with answers"
+    )
+
+    tokenizer: str = "minilm_l6"
+    length: int = 0
+    slots: int = 0
+
+    @classmethod
+    def from_source(cls, source: str, columns: str = "") -> "OwnLabelledCache | None":
+        """Returns the settings of a cache of a table whose columns are those of labelled text, or of files like CoNLL's."""
+        if ":" in source or not own.fields_of(source, columns_of(columns)):
+            return None
+        return cls(source=str(Location.own(source)), columns=columns)
+
+
 def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0, teacher: str = "") -> LabelledCache:
     return LabelledCache(task=task, tokenizer="minilm_l6", length=length, slots=slots, limit=limit, teacher=teacher)
 
 
-CACHES = (LabelledCache,)
+CACHES = (LabelledCache, OwnLabelledCache)
 ENTRIES = {
     # One data set at four training sizes; the smaller are subsets of the larger, the test is the same.
     "debian_sections_1k": _minilm("debian_sections", slots=16, limit=1_000),

@@ -32,6 +32,7 @@ import numpy as np
 
 from data.reading import packing
 from data.reading.tally import Tally
+from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import Tokenizer
 
 Form = Literal["classification", "tagging", "span", "pair"]
@@ -60,6 +61,13 @@ class Encoded(NamedTuple):
     offsets: np.ndarray
 
 
+def check_marks(tokenizer: Tokenizer) -> tuple[int, int, int]:
+    """Returns the ids of [CLS], [SEP] and [UNK]; raises VocabularyError for a vocabulary without them."""
+    if tokenizer.cls_id is None or tokenizer.sep_id is None or tokenizer.unk_id is None:
+        raise VocabularyError(f"{tokenizer.path}: labelled text needs a vocabulary with [CLS], [SEP] and [UNK]")
+    return tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id
+
+
 class Encoder:
     """Encodes raw examples of one task.
 
@@ -74,10 +82,8 @@ class Encoder:
     def __init__(
         self, tokenizer: Tokenizer, form: Form, length: int, slots: int, labels: Sequence[str] = (), tally: Tally | None = None
     ):
-        if tokenizer.cls_id is None or tokenizer.sep_id is None or tokenizer.unk_id is None:
-            raise ValueError(f"{tokenizer.path}: labelled text needs a vocabulary with [CLS], [SEP] and [UNK]")
         self.tokenizer, self.length, self.slots = tokenizer, length, slots
-        self.cls, self.sep, self.unknown = [tokenizer.cls_id], [tokenizer.sep_id], [tokenizer.unk_id]
+        self.cls, self.sep, self.unknown = ([id_] for id_ in check_marks(tokenizer))
         self.between = self.sep * tokenizer.separators
         self.ids = {label: id_ for id_, label in enumerate(labels)}
         self.tally = tally or Tally()
@@ -270,3 +276,23 @@ def _split(row: np.ndarray, form: Form, length: int, slots: int) -> Row:
 def record_of(row: Row) -> np.ndarray:
     """Returns a row as it is stored: int32 [4 L + 2 P], or [4 L + 3 P] for spans."""
     return np.concatenate([row[name].ravel() for name in _STORED])
+
+
+def row_of(record: bytes, form: Form, length: int, slots: int) -> Row:
+    """Returns a row from its record."""
+    return _split(np.frombuffer(record, "<i4"), form, length, slots)
+
+
+def shown(row: Row, tokenizer: Tokenizer, form: Form, labels: Sequence[str]) -> str:
+    """Returns a row for a person: its tokens as text with their marks, and behind a slot its target in braces."""
+    targets = {int(at): target for at, target in zip(row["slots"], row["targets"], strict=True) if np.any(target >= 0)}
+    parts, start, end = [], 0, int((row["segments"] > 0).sum())
+    for at in [*sorted(targets), end - 1]:
+        parts.append(tokenizer.marked(row["tokens"][start : at + 1]))
+        start = at + 1
+        if at not in targets or form == "pair":
+            continue
+        target = targets[at]
+        name = tokenizer.marked(row["tokens"][target[0] : target[1] + 1]) if form == "span" else labels[target]
+        parts.append(f"{{{name}}}")
+    return " ".join(part for part in parts if part)

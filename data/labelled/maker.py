@@ -13,15 +13,17 @@ from typing import Any, TypeVar
 
 from data import stages
 from data.cache_maker import CacheMaker
-from data.labelled import encoding, pseudo_labels
-from data.labelled.caches import ExampleCache, LabelledCache
+from data.labelled import encoding, own, pseudo_labels
+from data.labelled.caches import ExampleCache, LabelledCache, OwnLabelledCache
 from data.labelled.sources import TASKS, PackageTask
+from data.own_maker import OwnMaker
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import packing
 from data.reading.splits import Example, subset
 from data.reading.tally import Tally
 from data.stages import Progress, stage
+from data.task import DataError
 from data.vocabularies import tokenizers
 
 Config = TypeVar("Config", bound=ExampleCache)
@@ -75,8 +77,7 @@ class LabelledMaker(ExampleMaker[LabelledCache]):
         return (packing.record_of(encoding.record_of(row)) for row in rows)
 
     def counts(self, part: str, tally: Tally) -> dict[str, int]:
-        kept = dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0])
-        return kept | dict(dropped=tally.left_out, cut=tally.cut)
+        return counts(tally)
 
     def manifest(self) -> dict[str, Any]:
         return {**super().manifest(), "vocabulary": self.tokenizer.size}
@@ -99,4 +100,57 @@ def training_examples(settings: ExampleCache, root: Path, progress: Progress) ->
     return subset(raw_examples(settings.task, "train", root / "tfds"), settings.limit, settings.subset_seed)
 
 
-maker = LabelledMaker
+class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
+    """Makes a cache of a user's own labelled text."""
+
+    FORMAT = 1
+
+    def check_vocabulary(self, folder: Path) -> None:
+        """Raises UserError for a folder without a vocabulary with the marks of an encoder."""
+        encoding.check_marks(tokenizers.Tokenizer(folder))
+
+    def open(self) -> None:
+        source, seen = self.location.name, own.Labels()
+        fields = own.fields_of(source, self.columns)
+        if fields is None:
+            raise DataError(f"{source}: no labelled text there any more")
+        s = self.settings
+        self.form: encoding.Form = fields.form
+        self.divide(own.files(source), own.reader(fields, self.columns), seen=seen.add)
+        self.labels, self.values = seen.names(), seen.values
+        self.length = s.length or (384 if self.form == "span" else 128)
+        self.slots = s.slots or {"tagging": self.length, "span": 4, "pair": 16, "classification": 16}[self.form]
+        self.write_vocabulary()
+        self.tokenizer = tokenizers.Tokenizer(self.folder)
+
+    def finished(self, example: Example) -> Example:
+        return own.with_label(example, self.values, self.labels)
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        examples = packing.shuffled_in_windows(self.examples("train"), self.SEED)
+        rows = encoding.rows_of(examples, self.tokenizer, self.form, self.length, self.slots, self.labels, tally)
+        return (packing.record_of(encoding.record_of(row)) for row in rows)
+
+    def counts(self, part: str, tally: Tally) -> dict[str, int]:
+        return counts(tally)
+
+    def manifest(self) -> dict[str, Any]:
+        decided = dict(form=self.form, labels=self.labels, length=self.length, slots=self.slots, vocabulary=self.tokenizer.size)
+        return super().manifest() | decided | ({"values": self.values} if self.values else {})
+
+    def show(self, part: str, record: bytes) -> str:
+        row = encoding.row_of(record, self.form, self.length, self.slots)
+        return encoding.shown(row, self.tokenizer, self.form, self.labels)
+
+
+def counts(tally: Tally) -> dict[str, int]:
+    """Returns the counts of a part of labelled text."""
+    kept = dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0])
+    return kept | dict(dropped=tally.left_out, cut=tally.cut)
+
+
+def maker(name: str, settings: LabelledCache | OwnLabelledCache, *args: Any) -> CacheMaker[Any]:
+    """Returns the maker of a cache of this kind."""
+    if isinstance(settings, OwnLabelledCache):
+        return OwnLabelledMaker(name, settings, *args)
+    return LabelledMaker(name, settings, *args)

@@ -79,6 +79,27 @@ def matthews(confusion: np.ndarray) -> float:
     return float((tp * tn - fp * fn) / np.sqrt(product)) if product else 0.0
 
 
+def correlations(confusion: np.ndarray, values: Sequence[float]) -> dict[str, float]:
+    """Returns `pearson` and `spearman`, the correlations of classes that stand for numbers; 0 where either side is constant.
+
+    Args:
+      confusion: counts [C, C], or [C, D] where the columns from C on are left out.
+      values: the number that each class stands for, ascending.
+    """
+    counts = confusion[:, : len(values)].astype(np.float64)
+    ranks = [np.cumsum(side) - (side - 1) / 2 for side in (counts.sum(axis=1), counts.sum(axis=0))]
+    return {"pearson": _correlation(counts, values, values), "spearman": _correlation(counts, *ranks)}
+
+
+def _correlation(counts: np.ndarray, rows: Sequence[float] | np.ndarray, columns: Sequence[float] | np.ndarray) -> float:
+    """Returns the correlation of the numbers of the rows and of the columns of a table of counts."""
+    shares = counts / max(counts.sum(), 1)
+    x, y = np.asarray(rows, np.float64), np.asarray(columns, np.float64)
+    x, y = x - shares.sum(axis=1) @ x, y - shares.sum(axis=0) @ y
+    variances = (shares.sum(axis=1) @ x**2) * (shares.sum(axis=0) @ y**2)
+    return float(x @ shares @ y / np.sqrt(variances)) if variances > 0 else 0.0
+
+
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
 
 

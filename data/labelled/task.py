@@ -28,10 +28,15 @@ from models.families import ModelConfig
 class LabelledTask(Task[LabelledData]):
     """Packed rows of labelled examples."""
 
+    packed_with = ("length", "slots")
+
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "length", "slots")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
         check_labels(model, manifest)
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"positions": self.data.length}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))
@@ -69,12 +74,13 @@ class LabelledTask(Task[LabelledData]):
         return row if assets is None else masking.hide(row, rng, assets, self.data.masked)
 
     def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
-        """Returns the split's rows; `extra` is (the task's name, the raw examples of questions)."""
+        """Returns the split's rows; `extra` is (the task's name, the raw examples of questions, the values of scores)."""
         raw, manifest = list(examples(cache, split, limit)), read_manifest(cache)
         form, shape = manifest["form"], (self.data.length, self.data.slots)
         rows = list(encoding.rows_of(raw, Tokenizer(vocabulary), form, *shape, manifest["labels"]))
         questions = raw if form == "span" else []
-        return HeldOutExamples(rows, len(raw), (manifest["task"], questions), needs_outputs=bool(questions))
+        extra = manifest["task"], questions, manifest.get("values", [])
+        return HeldOutExamples(rows, len(raw), extra, needs_outputs=bool(questions))
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
@@ -83,8 +89,11 @@ class LabelledTask(Task[LabelledData]):
 
         The model's accuracy of spans remains the share of windows whose span is exactly the labelled one.
         """
-        name, questions = examples.extra
-        scores = metrics.scores_of(name, np.asarray(totals["confusion"].sum)) if "confusion" in totals else {}
+        name, questions, values = examples.extra
+        confusion = np.asarray(totals["confusion"].sum) if "confusion" in totals else None
+        scores = {} if confusion is None else metrics.scores_of(name, confusion)
+        if values and confusion is not None:
+            scores |= metrics.correlations(confusion, values)
         if not questions:
             return scores
         # There are more outputs than rows: those of the rows that pad the last batch.
@@ -93,7 +102,7 @@ class LabelledTask(Task[LabelledData]):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match"), False)
+        return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match", "pearson", "spearman"), False)
 
     @property
     def given(self) -> str:

@@ -59,6 +59,9 @@ class LamdaTask(WeightedTask):
         """A stand-in for LaMDA's threshold of safety, which the package has no ratings of: gloomy responses are dropped."""
         return {"upbeat": 0.2}
 
+    def prompt(self, turns: Sequence[str]) -> str:
+        return prompt_format.prompt(turns)
+
     def rating_ids(self, vocabulary: Path, attribute: str) -> tuple[list[int], list[int]]:
         return encoding.ratings(attribute, Tokenizer(vocabulary))
 

@@ -7,6 +7,7 @@ each language. What cannot be decoded, or is too long, is left out, counted and,
 
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -14,14 +15,17 @@ import numpy as np
 
 from data.cache_maker import RecordedMaker
 from data.images import pictures
+from data.multimodal import own
 from data.multimodal.caches import MultimodalCache
 from data.multimodal.config import MultimodalData
 from data.multimodal.sources import PICTURE, SOURCES, Clip
 from data.multimodal.vocabulary import Languages, write_vocabulary
 from data.packages.fetch import Package
-from data.reading.examples import record_of
+from data.packages.locations import Location
+from data.reading import media
+from data.reading.examples import record_of, unpack
 from data.reading.files import in_windows
-from data.reading.splits import divide
+from data.reading.splits import Item, divide, with_missing
 from data.reading.tally import Tally
 from data.speech import sound
 from data.task import DataError
@@ -38,11 +42,17 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
     FORMAT = 2
 
     def packages(self) -> tuple[Package, ...]:
-        return tuple(package for name in self.settings.sources for package in SOURCES[name].packages)
+        locations = map(Location.of, self.settings.sources)
+        return tuple(package for location in locations for package in location.packages(SOURCES))
+
+    def inputs(self) -> list[Any]:
+        """Returns the digests of a user's tables, and of the files that they name."""
+        locations, columns = list(map(Location.of, self.settings.sources)), self.settings.columns
+        return [digest for at in locations for digest in (*at.digests(), *media.beside(at, columns, media.PICTURE))]
 
     def open(self) -> None:
         s = self.settings
-        self.sources = {name: self._divided(name) for name in s.sources}
+        self.sources = {self._name(source): self._divided(source) for source in s.sources}
         training = [clip for splits in self.sources.values() for clip in splits["train"]]
         texts = (text for clip in training for text in clip.texts.values())
         write_vocabulary(texts, _languages(training), self.folder / tokenizers.FILE, s.vocabulary_size)
@@ -51,16 +61,32 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
         # A source's training clips are read once, for all languages.
         self._training = functools.lru_cache(1)(lambda name: list(self._read(self.sources[name]["train"], "train")))
 
-    def _divided(self, name: str) -> dict[str, list[Clip]]:
+    @staticmethod
+    def _name(source: str) -> str:
+        """Returns the name of a source, with which the names of its parts begin."""
+        location = Location.of(source)
+        return source if location.scheme == "package" else re.sub(r"\W+", "_", location.path.stem).strip("_") or "own"
+
+    def _divided(self, source: str) -> dict[str, list[Clip]]:
         """Returns the clips of a source that have a text in one of the languages, in splits."""
-        wanted, items = self.settings.texts_in, []
-        for item in SOURCES[name].read(self.root):
-            texts = {k: v for k, v in item.example.texts.items() if v and (not wanted or k in wanted)}
-            if texts:
-                items.append(item._replace(example=dataclasses.replace(item.example, texts=texts)))
+        location, s = Location.of(source), self.settings
+        if location.scheme != "package":
+            splits = own.captioned(location.path, s.columns, self.root)
+            given = {split: self._wanted(items) for split, items in splits.items()}
+            return with_missing(given, validation=s.validation, test=s.test)
+        items = self._wanted(location.packaged(SOURCES).read(self.root))
         if not items:
-            raise DataError(f"{name}: has no text in {', '.join(wanted)}")
-        return divide(items, validation=self.settings.validation, test=self.settings.test)
+            raise DataError(f"{source}: has no text in {', '.join(s.texts_in)}")
+        return divide(items, validation=s.validation, test=s.test)
+
+    def _wanted(self, items: Iterable[Item]) -> list[Item]:
+        """Returns the items that have a text in one of the languages, with no others."""
+        wanted, kept = self.settings.texts_in, []
+        for item in items:
+            texts = {k: v for k, v in item.example.texts.items() if v and (not wanted or k in wanted)}
+            if texts or not item.example.texts:  # what has no text at all is counted where rows are made
+                kept.append(item._replace(example=dataclasses.replace(item.example, texts=texts)))
+        return kept
 
     def parts(self) -> Iterable[str]:
         return [f"{name}-{language}" for name, splits in self.sources.items() for language in _languages(splits["train"])]
@@ -97,6 +123,8 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
         """Yields a row and its raw example for each clip and each of its texts in these languages, all by default."""
         length = self.settings.targets_length
         for clip, content, why in contents:
+            if not clip.texts:
+                tally.leave_out(clip.name, "has no text")
             for language in languages or sorted(clip.texts):
                 if not (text := clip.texts.get(language)):
                     continue
@@ -111,6 +139,12 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
                     "content": np.frombuffer(content, np.uint8),
                 }
                 yield record_of(row, self._stored), {"name": clip.name, "language": language, "text": text}
+
+    def show(self, part: str, record: bytes) -> str:
+        row = unpack(np.frombuffer(record, np.uint8), self._stored)
+        content = row["content"].tobytes()
+        what = pictures.described(content) if row["form"] == PICTURE else f"a sound of {len(content) / 2 / sound.RATE:.1f} s"
+        return f"{what}: {self.languages.tokenizer.marked(row['targets'][row['targets'] > 0])}"
 
     def manifest(self) -> dict[str, Any]:
         return {**super().manifest(), "vocabulary": self.languages.size}

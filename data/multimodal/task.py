@@ -28,6 +28,8 @@ from models.families import ModelConfig
 class MultimodalTask(Task[MultimodalData]):
     """Packs of pictures or sounds with texts from a cache (data.multimodal.maker)."""
 
+    packed_with = ("targets_length",)
+
     # --- reading ---
 
     @property
@@ -46,7 +48,7 @@ class MultimodalTask(Task[MultimodalData]):
         return [n * totals[s] ** (1 / self.temperature - 1) for s, n in zip(sources, sizes.values(), strict=True)]
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "targets_length")
+        check_fields(self.data, manifest, *self.packed_with)
         if self.data.seconds and self.data.seconds < manifest["seconds"]:
             raise DataError(
                 f"data.seconds={self.data.seconds:g}: cache {self.data.cache!r} has sounds of up to {manifest['seconds']:g} s"
@@ -62,6 +64,13 @@ class MultimodalTask(Task[MultimodalData]):
             raise DataError(f"data.height and data.width make pictures of {ours}; the model sees {theirs}")
         if isinstance(model, HearsFrames) and self.data.seconds and model.frame_width != self.data.mels:
             raise DataError(f"data.mels={self.data.mels}: the model hears frames of {model.frame_width}")
+
+    def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        seconds = self.data.seconds and max(self.data.seconds, manifest["seconds"])
+        return super().decided(manifest) | {"seconds": seconds}
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"positions": self.data.targets_length}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return f"{smallest_vocabulary(model)}-{self.data.features()}"

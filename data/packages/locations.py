@@ -1,6 +1,7 @@
 """Locations of the examples of a cache: a package, a data set of TFDS, or a folder or file of the user's own."""
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -10,13 +11,14 @@ from data.packages.fetch import Package
 from data.task import DataError
 from models.errors import nearest
 
-Scheme = Literal["package", "tfds", "folder", "file"]
+Scheme = Literal["package", "tfds", "folder", "file", "files"]
 Source = TypeVar("Source", bound="PackageSource")
 
 
 @dataclasses.dataclass(frozen=True)
 class Location:
-    """The `source` of a cache's settings: "tfds:NAME", "folder:PATH", "file:PATH", or else the name of a source in packages."""
+    """The `source` of a cache's settings: "tfds:NAME", "folder:PATH", "file:PATH", "files:PATTERN", or else the name of a
+    source in packages."""
 
     scheme: Scheme
     name: str
@@ -25,14 +27,20 @@ class Location:
     def of(cls, source: str) -> "Location":
         """Returns the location that a text names, the inverse of `str`."""
         scheme, _, name = source.partition(":")
-        return cls(scheme, name) if scheme in ("tfds", "folder", "file") else cls("package", source)
+        return cls(scheme, name) if scheme in ("tfds", "folder", "file", "files") else cls("package", source)
+
+    @classmethod
+    def own(cls, source: str) -> "Location":
+        """Returns the location of a user's folder, file or pattern of files."""
+        path = Path(source).absolute()
+        return cls("folder" if path.is_dir() else "file" if path.exists() else "files", os.path.normpath(path))
 
     def __str__(self) -> str:
         return self.name if self.scheme == "package" else f"{self.scheme}:{self.name}"
 
     @property
     def path(self) -> Path:
-        """The user's folder or file."""
+        """The user's folder, file or pattern."""
         return Path(self.name)
 
     def digests(self) -> list[str]:
@@ -43,7 +51,7 @@ class Location:
         """
         if self.scheme == "file" and not self.path.is_file():
             raise DataError(f"no file {self.name}, of which the cache is made")
-        digest = {"folder": paths.folder_digest, "file": paths.sha256}.get(self.scheme)
+        digest = {"folder": paths.folder_digest, "file": paths.sha256, "files": paths.pattern_digest}.get(self.scheme)
         return [digest(self.path)] if digest else []
 
     def packaged(self, sources: Mapping[str, Source]) -> Source:

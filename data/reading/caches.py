@@ -49,6 +49,11 @@ def vocabulary_fields(model: ModelConfig) -> dict[str, str]:
     return fields
 
 
+def field_of(model: ModelConfig, size: str, default: str = "") -> str:
+    """Returns the path of the model's field for a size that the data decide, such as "labels"; the size's own name by default."""
+    return getattr(model, "sized_by_data", {}).get(size, default or size)
+
+
 def smallest_vocabulary(model: ModelConfig) -> int:
     """Returns the size of the model's smallest vocabulary."""
     return min(getattr(model, field) for field in vocabulary_fields(model).values())
@@ -65,13 +70,12 @@ def check_vocabularies(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
         size, needed = getattr(model, field), manifest[key]
         if size < needed:
             cache, least = (shortened(repr(value)) for value in (manifest["cache"], needed))
-            raise DataError(f"model.{field}={size} is too small for cache {cache}: at least {least}")
+            raise DataError(f"model.{field_of(model, key, field)}={size} is too small for cache {cache}: at least {least}")
 
 
 @runtime_checkable
 class HasLabels(Protocol):
-    """The configuration of a model with a head of classes. Where their number is no field `labels`, but a property, a class
-    attribute `labels_field` names the field, as a flag does behind `model.`."""
+    """The configuration of a model with a head of classes."""
 
     @property
     def labels(self) -> int:
@@ -88,7 +92,7 @@ def check_labels(model: ModelConfig, manifest: Mapping[str, Any]) -> None:
     """Raises DataError for a model that has a head of more or fewer classes than the cache."""
     labels, expected = labels_of(model), len(manifest.get("labels", ()))
     if labels and labels != expected:
-        flag = f"model.{getattr(model, 'labels_field', 'labels')}"
+        flag = f"model.{field_of(model, 'labels')}"
         raise DataError(
             f"{flag}={labels}: cache {manifest['cache']!r} has {expected} labels"
             f"{f'; take --{flag} {expected}' if expected else ''}"

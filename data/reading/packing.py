@@ -9,6 +9,7 @@ Segment ids count the row's examples from 1, the same number on all sides; posit
 example; where the segment id is 0 there is padding, with token and position 0.
 """
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
@@ -114,6 +115,15 @@ def shuffled(examples: Iterable[Any], seed: str | int) -> list[Any]:
     examples = list(examples)
     random.Random(seed).shuffle(examples)
     return examples
+
+
+def shuffled_in_windows(examples: Iterable[Any], seed: str | int, window: int = 1 << 14) -> Iterator[Any]:
+    """Yields examples in a random order, of which no more than a window are in memory: neighbours come apart."""
+    waiting = iter(examples)
+    for number in itertools.count():
+        if not (some := list(itertools.islice(waiting, window))):
+            return
+        yield from shuffled(some, f"{seed} {number}")
 
 
 def write_rows(path: Path, rows: Iterable[np.ndarray]) -> None:

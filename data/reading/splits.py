@@ -54,6 +54,13 @@ def divide(items: Iterable[Item], *, validation: float, test: float) -> dict[str
     return splits
 
 
+def with_missing(splits: Mapping[str, Iterable[Item]], *, validation: float, test: float) -> dict[str, list[Any]]:
+    """Returns the examples of "train", "validation" and "test"; the last two are held out of the first where they are missing."""
+    shares = {name: share for name, share in (("validation", validation), ("test", test)) if name not in splits}
+    given = {name: [item.example for item in items] for name, items in splits.items() if name != "train" or not shares}
+    return given if not shares else divide(splits["train"], **{"validation": 0.0, "test": 0.0} | shares) | given
+
+
 def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
     """Returns how many groups of a stratum are for validation and for the test."""
     if groups <= bool(validation) + bool(test):
@@ -61,6 +68,48 @@ def _numbers(groups: int, validation: float, test: float) -> tuple[int, int]:
     validated, tested = (max(1, round(share * groups)) if share else 0 for share in (validation, test))
     validated = min(validated, groups - 1 - bool(test))
     return validated, min(tested, groups - 1 - validated)
+
+
+_COUNTED = 1 << 20  # groups whose exact shares are held out; of more, the shares are expected ones
+
+
+class Groups:
+    """Groups that are counted one after the other, to be divided in bounded memory."""
+
+    def __init__(self):
+        self._places = set[int]()
+
+    def add(self, group: str) -> None:
+        """Counts a group, which may have come before."""
+        if len(self._places) <= _COUNTED:
+            self._places.add(_place(group))
+
+    def division(self, *, validation: float, test: float) -> "Division":
+        """Returns the division of the groups so far, of one stratum, as `divide` divides them."""
+        if len(self._places) > _COUNTED:
+            return Division(int(test * _PLACES), int((test + validation) * _PLACES))
+        validated, tested = _numbers(len(self._places), validation, test)
+        ends = [*sorted(self._places), _PLACES]
+        return Division(ends[tested], ends[tested + validated])
+
+
+class Division(NamedTuple):
+    """A division of groups by hash: those before `tested` are for the test, then those before `validated`."""
+
+    tested: int
+    validated: int
+
+    def split_of(self, group: str) -> str:
+        """Returns "train", "validation" or "test"."""
+        place = _place(group)
+        return "test" if place < self.tested else "validation" if place < self.validated else "train"
+
+
+_PLACES = 1 << 64
+
+
+def _place(group: str) -> int:
+    return int.from_bytes(_hash(group)[:8], "big")
 
 
 def without_copies(splits: Mapping[str, Iterable[Any]], key: Callable[[Any], str]) -> dict[str, list[Any]]:

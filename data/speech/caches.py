@@ -1,24 +1,24 @@
 """The settings of prepared caches of speech, and the caches that have a name. No TensorFlow."""
 
 import dataclasses
-from pathlib import Path
 from typing import ClassVar
 
-from data.config import SourceCache
+from data.config import TableCache
+from data.packages.locations import Location
+from data.reading import media
 from data.speech.vocabulary import TASKS
 from models.errors import nearest
 
-TABLES = ("metadata.csv", "metadata.tsv", "metadata.jsonl")
 CHARACTERS = "characters"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class SpeechCache(SourceCache):
+class SpeechCache(TableCache):
     """Settings of a cache of utterances.
 
     Attributes:
       source: a key of `data.speech.sources.PACKAGES`; or "tfds:NAME", a data set of TFDS with sounds and texts; or
-        "folder:DIR", a folder of sound files with a table of texts (`data.speech.folders`).
+        "folder:DIR", "file:PATH" or "files:PATTERN", a table of sounds with their texts (`data.speech.folders`).
       seconds: of a row. Longer utterances are left out.
       slots: the most utterances of a training row; 1 leaves each alone.
       targets_length: tokens of a row's texts; 0 keeps no texts, and utterances without one are used as well.
@@ -33,6 +33,10 @@ class SpeechCache(SourceCache):
     """
 
     kind: ClassVar[str] = "speech"
+    made_of: ClassVar[str] = (
+        "a folder of sounds with metadata.csv, or another table of sounds, with the columns file_name, audio or "
+        "audio_filepath, and text (translation, language, split, group)"
+    )
 
     seconds: float = 16.0
     slots: int = 1
@@ -59,12 +63,16 @@ class SpeechCache(SourceCache):
     def derived_by(self) -> str:
         return self.teacher
 
+    def encoded_with(self, tokenizer: str) -> "SpeechCache":
+        """Returns these settings with a released vocabulary, such as "whisper_base"; "" leaves them as they are."""
+        return dataclasses.replace(self, vocabulary=tokenizer or self.vocabulary)
+
     @classmethod
-    def from_source(cls, source: str) -> "SpeechCache | None":
-        """Returns the settings of a cache of a folder with a table of texts (TABLES)."""
-        folder = Path(source)
-        has_table = any((folder / table).is_file() for table in TABLES)
-        return cls(source=f"folder:{folder.resolve()}") if has_table else None
+    def from_source(cls, source: str, columns: str = "") -> "SpeechCache | None":
+        """Returns the settings of a cache of a table of sounds."""
+        if media.first(source, columns, media.SOUND) is None and not media.is_described(source, media.SOUNDS):
+            return None
+        return cls(source=str(Location.own(source)), columns=columns)
 
 
 CACHES = (SpeechCache,)

@@ -1,91 +1,83 @@
-"""A user's folder of sound files with a table of their texts. No TensorFlow.
+"""A user's table of sounds with their texts. No TensorFlow.
 
-DIR/metadata.csv (or .tsv, .jsonl), in the form of Hugging Face's audio folders, with a row for each sound:
+A table (data.reading.tables) with a row for each sound, as metadata.csv beside the files (Hugging Face's audio folders), a
+manifest of JSON lines (NeMo's), or Parquet and Arrow with the files' bytes (`datasets`):
 
-    file_name             its path below DIR
-    text                  what is said; `transcription` and `sentence` are read too; may be empty
-    translation           the same in English, if it is known
-    language              a code such as "cs", if it is not the settings' own
-    split                 train, validation or test, of all rows or of none; if of none, splits are drawn
-    group                 a speaker, a recording: never in two splits; each sound alone by default
+    file_name, audio, audio_filepath    its path below the table's folder; or its file, bytes or {"bytes", "path"}
+    text                                what is said; `transcription`, `transcript`, `sentence` are read too; may be empty
+    translation                         the same in English, if it is known
+    language                            a code such as "cs", if it is not the settings' own
+    split                               train, validation or test, of all rows or of none; a split that no row has is drawn
+    group                               a speaker, a recording: never in two splits; each sound alone by default
+
+A row of a part of a file, with an `offset` or a `duration` that is not the file's, is left out.
 """
 
-import csv
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data import untrusted
-from data.reading.splits import Item, divide
+import numpy as np
+
+from data.reading import media, tables
+from data.reading.media import Medium
+from data.reading.splits import Item, with_missing
+from data.reading.tables import Row
 from data.speech import sound
-from data.speech.caches import TABLES, SpeechCache
+from data.speech.caches import SpeechCache
 from data.speech.utterances import Splits, Utterance
 from data.task import DataError
-from models.errors import nearest, shortened
 
-_TEXTS = ("text", "transcription", "sentence")
-_SPLITS = ("train", "validation", "test")
-# Tables with tabs are not quoted: a text may begin with a quotation mark.
-_FORMS: dict[str, Any] = {".csv": {}, ".tsv": {"delimiter": "\t", "quoting": csv.QUOTE_NONE}}
+_TEXTS = ("text", "transcription", "transcript", "sentence")
+_SLACK = 0.5  # seconds by which a file may be longer than its row says
 
 
-def open_folder(folder: Path, settings: SpeechCache) -> Splits:
-    """Returns the utterances of a folder.
+def open_folder(source: Path, settings: SpeechCache, scratch: Path | None = None) -> Splits:
+    """Returns the utterances of the tables of a folder, a file or a pattern.
+
+    Args:
+      scratch: the folder of a file for sounds that lie in tables.
 
     Raises:
-      DataError: there is no table, it is damaged or names no file, or a split is unknown or empty.
+      DataError: there is no table, it is damaged or names no file, or a split is unknown.
     """
-    table = next((folder / name for name in TABLES if (folder / name).is_file()), None)
-    if table is None:
-        raise DataError(f"no table of texts in {folder}: expected {TABLES[0]} with the columns file_name and text")
-    items, splits = [], []
-    for number, row in enumerate(_rows(table), 1):
-        name = row.get("file_name") or ""
-        if not name:
-            raise DataError(f"{table}, row {number}: no file_name")
-        if not untrusted.is_within(name):
-            raise DataError(f"{table}, row {number}: file_name {shortened(name)!r} leaves the folder")
-        texts = {
-            "transcribe": next((row[column] for column in _TEXTS if row.get(column)), ""),
-            "translate": row.get("translation") or "",
-        }
-        texts = {task: text for task, text in texts.items() if text}
-        utterance = Utterance(name, row.get("language") or settings.language, texts, _reader(folder / name))
-        items.append(Item(row.get("group") or name, utterance))
-        splits.append(row.get("split") or "")
-    if not items:
-        raise DataError(f"{table}: names no sound")
-    if not any(splits):
-        return divide(items, validation=settings.validation, test=settings.test)
-    for number, split in enumerate(splits, 1):
-        if not split:
-            raise DataError(f"{table}, row {number}: no split, which {sum(map(bool, splits)):,} other rows have")
-        if split not in _SPLITS:
-            raise DataError(f"{table}, row {number}: no split {shortened(split)!r}{nearest(split, _SPLITS)}")
-    pairs = list(zip(items, splits, strict=True))
-    return {name: [item.example for item, split in pairs if split == name] for name in _SPLITS}
+    if not media.tables_of(source):
+        raise DataError(f"no table of texts in {source}: expected metadata.csv with the columns file_name and text")
+
+    def items() -> Iterator[tuple[Item, Row]]:
+        for medium in media.read(source, settings.columns, media.SOUND, scratch):
+            row = medium.row
+            texts = {"transcribe": next(filter(None, (_text(row, column) for column in _TEXTS)), "")}
+            texts["translate"] = _text(row, "translation")
+            texts = {task: text for task, text in texts.items() if text}
+            language = _text(row, "language") or settings.language
+            utterance = Utterance(medium.name, language, texts, functools.partial(_samples, medium))
+            yield Item(_text(row, "group") or medium.name, utterance), row
+
+    return with_missing(media.by_split(items()), validation=settings.validation, test=settings.test)
 
 
-def _reader(path: Path):
-    return lambda: sound.read(path)
+def _text(row: Row, column: str) -> str:
+    text = "" if row.get(column) is None else str(row[column])
+    if "\n" in text and tables.form_of(Path(row.place.partition(",")[0])) == ".csv":
+        raise DataError(f"{row.place}: {column} has a line break, of a quotation mark that is not closed before it?")
+    return text
 
 
-def _rows(table: Path) -> Iterator[dict[str, str]]:
-    if table.suffix == ".jsonl":
-        for _, row in untrusted.json_lines(table, DataError):
-            yield {name: "" if value is None else str(value) for name, value in row.items()}
-        return
-    reader = csv.DictReader((line for _, line in untrusted.lines(table, DataError)), **_FORMS[table.suffix])
+def _samples(medium: Medium) -> np.ndarray:
+    """Returns the samples of a row's sound; raises SoundError where the row is of a part of it alone."""
+    offset, duration = (_number(medium.row.get(name)) for name in ("offset", "duration"))
+    if offset:
+        raise sound.SoundError(f"begins {offset:g} s inside its file, and only whole files are read: cut it out")
+    samples = sound.read(medium.file())
+    if duration and len(samples) / sound.RATE > duration + _SLACK:
+        raise sound.SoundError(f"is {len(samples) / sound.RATE:.1f} s long, and its row is of {duration:g} s alone: cut it out")
+    return samples
+
+
+def _number(value: Any) -> float:
     try:
-        if "file_name" not in (reader.fieldnames or ()):
-            raise DataError(f"{table}: no column 'file_name'{nearest('file_name', reader.fieldnames or ())}")
-        for row in reader:
-            if None in row:
-                raise DataError(f"{table}, line {reader.line_num}: more fields than the {len(row) - 1} columns")
-            if name := next((name for name, value in row.items() if "\n" in (value or "")), ""):
-                raise DataError(
-                    f"{table}, line {reader.line_num}: {name} has a line break, of a quotation mark that is not closed before it?"
-                )
-            yield row
-    except csv.Error as error:
-        raise DataError(f"{table}, line {reader.line_num + 1}: {error}") from None
+        return float(value or 0)
+    except (TypeError, ValueError):
+        return 0.0

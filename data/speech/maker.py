@@ -18,8 +18,8 @@ from data import paths, stages
 from data.cache_maker import RecordedMaker
 from data.packages import weights
 from data.packages.fetch import Package
-from data.reading import packing
-from data.reading.examples import record_of
+from data.reading import media, packing
+from data.reading.examples import record_of, unpack
 from data.reading.files import in_windows
 from data.reading.tally import Tally
 from data.speech import pseudo_labels, sound, sources
@@ -47,7 +47,7 @@ class SpeechMaker(RecordedMaker[SpeechCache]):
         return own if vocabulary == CHARACTERS else (*own, weights.VOCABULARIES[vocabulary])
 
     def inputs(self) -> list[Any]:
-        own = super().inputs()
+        own = [*super().inputs(), *media.beside(self.location, self.settings.columns, media.SOUND)]
         if not self.settings.teacher:
             return own
         return [*own, paths.digest(pseudo_labels.texts_of(self.settings, self.root).digests(self.name))]
@@ -119,6 +119,15 @@ class SpeechMaker(RecordedMaker[SpeechCache]):
                 tally.leave_out(u.name, why)
             else:
                 yield u, samples, target
+
+    def show(self, part: str, record: bytes) -> str:
+        s = self.settings
+        row = unpack(np.frombuffer(record, np.uint8), self._stored(s.slots))
+        ends = row["ends"][row["ends"] > 0]
+        lengths = ", ".join(f"{length / sound.RATE:.1f} s" for length in np.diff(ends, prepend=0))
+        numbers = row["targets_segments"] if s.targets_length else np.zeros(0)
+        texts = [self.vocabulary.decode(row["targets"][numbers == n].tolist()) for n in range(1, len(ends) + 1)]
+        return f"sounds of {lengths}: {' | '.join(map(repr, texts))}" if s.targets_length else f"sounds of {lengths}"
 
     def counts(self, part: str, tally: Tally) -> dict[str, int]:
         return {**super().counts(part, tally), "seconds": round(tally.others["samples"] / sound.RATE)}

@@ -30,10 +30,10 @@ def open_source(settings: SpeechCache, root: Path) -> Splits:
         from data.speech.tfds_speech import open_tfds  # imports TensorFlow
 
         return open_tfds(location.name, root / "tfds", settings)
-    if location.scheme == "folder":
+    if location.scheme in ("folder", "file", "files"):
         from data.speech.folders import open_folder
 
-        return open_folder(location.path, settings)
+        return open_folder(location.path, settings, root)
     return divide(location.packaged(PACKAGES).read(root), validation=settings.validation, test=settings.test)
 
 

@@ -45,6 +45,8 @@ class TellsUtterances(Protocol):
 class SpeechTask(Task[SpeechData]):
     """Rows of utterances from a cache of samples (data.speech.maker)."""
 
+    packed_with = ("slots", "targets_length")
+
     # --- reading ---
 
     @property
@@ -52,7 +54,7 @@ class SpeechTask(Task[SpeechData]):
         return self.data.temperature
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "slots", "targets_length")
+        check_fields(self.data, manifest, *self.packed_with)
         packed = manifest["seconds"]
         if self.data.seconds < packed or (self.data.slots > 1 and self.data.seconds != packed):
             raise DataError(f"data.seconds={self.data.seconds:g}: cache {self.data.cache!r} has rows of {packed:g} s")
@@ -67,6 +69,15 @@ class SpeechTask(Task[SpeechData]):
             if model.most_frames and self.data.frames > model.most_frames:
                 most = model.most_frames * self.data.hop / sound.RATE
                 raise DataError(f"data.seconds={self.data.seconds:g}: the model hears at most {most:g} s")
+
+    def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the fields that a cache decides; rows of utterances that are alone may be longer than its own."""
+        decided = super().decided(manifest)
+        alone = decided["slots"] == 1 and self.data.seconds >= manifest["seconds"]
+        return decided if alone else decided | {"seconds": manifest["seconds"]}
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"utterances": self.data.slots}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         vocabulary = smallest_vocabulary(model) if self.data.targets_length else 0

@@ -9,6 +9,8 @@ TensorFlow is imported when the source is opened; finding a cache up to date doe
 """
 
 import functools
+import hashlib
+import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -18,20 +20,23 @@ import numpy as np
 
 from data import stages
 from data.cache_maker import CacheMaker
+from data.own_maker import OwnMaker
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import packing
 from data.reading.files import in_windows
 from data.reading.tally import Tally
 from data.stages import stage
-from data.text import encoding, pairs
-from data.text.caches import TextCache
+from data.task import DataError
+from data.text import encoding, own, pairs
+from data.text.caches import TRAINED, OwnTextCache, TextCache
 from data.text.sources import CORPORA
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 
 _SEED = 0
 _WINDOW = 1024  # documents that are encoded at a time
+_SAMPLE = 1 << 28  # characters that a user's vocabulary is trained on, at most
 _OWN = "bpe_"  # prefix of vocabularies that are trained here, followed by the size
 
 Document = dict[str, str]
@@ -101,11 +106,109 @@ class TextMaker(CacheMaker[TextCache]):
             yield from ((piece,) for piece in pieces)
 
     def counts(self, part: str, tally: Tally) -> dict[str, int]:
-        sizes = {name: tally.others[name] for name in ("documents", "bytes")}
-        return sizes | dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0], dropped=tally.left_out)
+        return counts(tally)
 
     def manifest(self) -> dict[str, Any]:
         return {"vocabulary": self.tokenizer.size, "bytes": {split: self.bytes[split] for split in self.SPLITS}}
+
+
+class OwnTextMaker(OwnMaker[OwnTextCache]):
+    """Makes a cache of a user's own text, of one part."""
+
+    FORMAT = 1
+    NOUN = "document"
+
+    def check_vocabulary(self, folder: Path) -> None:
+        """Raises UserError for a folder without a vocabulary that marks the end of a text."""
+        tokenizer = Tokenizer(folder)
+        if tokenizer.cls_id is None and not (tokenizer.before and tokenizer.behind):
+            _ = tokenizer.end
+
+    def open(self) -> None:
+        self.bytes = Counter[str]()
+
+        def seen(example: Document, _: Any) -> None:
+            self.bytes["source"] += len(example["text"])
+
+        self.divide(*own.opened(self.location.name, self.columns), seen=seen)
+        with stage("vocabulary", self.progress):
+            if self.settings.tokenizer == TRAINED:
+                size, fewer = self.settings.sizes
+                try:
+                    tokenizers.train_bpe(self._sample(), self.folder / tokenizers.FILE, size, fewer=fewer)
+                except ValueError as problem:
+                    raise DataError(f"{self.name}: {problem} (--vocabulary-size)") from None
+            else:
+                self.write_vocabulary()
+        self.tokenizer = Tokenizer(self.folder)
+
+    def _sample(self) -> Iterator[str]:
+        """Yields training texts for the vocabulary: all, or as many, evenly, as make up _SAMPLE characters."""
+        share = min(1.0, _SAMPLE / max(1, self.bytes["source"]))
+        for number, example in enumerate(iter(self.read["train"])):
+            if int((number + 1) * share) > int(number * share):
+                yield example["text"]
+
+    def examples(self, split: str) -> Iterator[Document]:
+        for document in iter(self.read[split]):
+            content, size, _ = _content(document)
+            if not self.is_copy(content, split, document["id"]):
+                self.bytes[split] += size
+                yield document | {"origin": self.name}
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        s = self.settings
+        if s.pairs:
+            examples, lengths, layout = self._pairs(tally), (s.length, s.pairs), pairs.lay_out
+        else:
+            examples, lengths, layout = self._chunks(tally), (s.length,), packing.lay_out_sides
+        examples = packing.shuffled_in_windows(examples, self.SEED)
+        return map(packing.record_of, packing.pack(examples, lengths, tally, layout))
+
+    def _chunks(self, tally: Tally) -> Iterator[packing.Example]:
+        encode = functools.partial(_encode_whole, self.tokenizer.path, self.settings.length)
+        for content, size, name, pieces in in_windows(encode, self.read["train"], _WINDOW):
+            if not self.is_copy(content, "train", name):
+                tally.others.update(documents=1, bytes=size)
+                yield from ((piece,) for piece in pieces)
+
+    def _pairs(self, tally: Tally) -> Iterator[packing.Example]:
+        """Yields pairs of segments; the second is of another text of the same window, half of the time."""
+        documents = self.examples("train")
+        for number in itertools.count():
+            if not (texts := [document["text"] for document in itertools.islice(documents, _WINDOW)]):
+                return
+            tally.others.update(documents=len(texts), bytes=sum(len(text.encode()) for text in texts))
+            yield from pairs.examples(texts, self.tokenizer, self.settings.length, f"{self.SEED} {number}")
+
+    def counts(self, part: str, tally: Tally) -> dict[str, int]:
+        return counts(tally)
+
+    def manifest(self) -> dict[str, Any]:
+        sizes = {"vocabulary": self.tokenizer.size, "bytes": {split: self.bytes[split] for split in self.SPLITS}}
+        return super().manifest() | sizes
+
+    def show(self, part: str, record: bytes) -> str:
+        length = self.settings.length
+        tokens, segments = np.frombuffer(record, "<i4")[: 2 * length].reshape(2, length)
+        return " | ".join(self.tokenizer.marked(tokens[segments == n]) for n in range(1, segments.max() + 1))
+
+
+def counts(tally: Tally) -> dict[str, int]:
+    """Returns the counts of a part of text."""
+    sizes = {name: tally.others[name] for name in ("documents", "bytes")}
+    return sizes | dict(examples=tally.examples, rows=tally.rows, tokens=tally.tokens[0], dropped=tally.left_out)
+
+
+def _content(document: Document) -> tuple[str, int, str]:
+    """Returns what identifies a document's text, its bytes in UTF-8, and the document's name."""
+    text = document["text"].encode()
+    return hashlib.sha256(text).hexdigest(), len(text), document["id"]
+
+
+def _encode_whole(vocabulary: Path, length: int, document: Document) -> tuple[str, int, str, list[np.ndarray]]:
+    """Returns what `_content` does, and a document's chunks, by the vocabulary in a file."""
+    return *_content(document), _encode(vocabulary, length, document)[1]
 
 
 @functools.cache
@@ -119,4 +222,6 @@ def _encode(vocabulary: Path, length: int, document: Document) -> tuple[int, lis
     return len(text.encode()), list(encoding.chunks(text, _tokenizer(vocabulary), length))
 
 
-maker = TextMaker
+def maker(name: str, settings: TextCache | OwnTextCache, *args: Any) -> CacheMaker[Any]:
+    """Returns the maker of a cache of this kind."""
+    return OwnTextMaker(name, settings, *args) if isinstance(settings, OwnTextCache) else TextMaker(name, settings, *args)

@@ -19,13 +19,18 @@ from models.families import ModelConfig
 class TextTask(Task[TextData]):
     """Packed rows of running text; held-out text is scored per token and per byte."""
 
+    packed_with = ("length",)
+
     @property
     def temperature(self) -> float:
         return self.data.temperature
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "length")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"positions": self.data.length}
 
     def synthetic_key(self, model: ModelConfig) -> str:
         return str(smallest_vocabulary(model))
@@ -68,9 +73,10 @@ class TextTask(Task[TextData]):
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         tokens = sum(part["tokens"] for part in manifest["parts"].values())
+        corpus = f"English (`{manifest['corpus']}`" if "corpus" in manifest else f"text (`{manifest['cache']}`"
+        parts, fingerprint = ", ".join(sorted(manifest["parts"])), manifest["fingerprint"][:16]
         return [
-            f"Trained on {tokens:,} tokens of English (`{manifest['corpus']}`: {', '.join(sorted(manifest['parts']))}; "
-            f"fingerprint {manifest['fingerprint'][:16]}), rows of {manifest['length']} tokens."
+            f"Trained on {tokens:,} tokens of {corpus}: {parts}; fingerprint {fingerprint}), rows of {manifest['length']} tokens."
         ]
 
 
@@ -79,9 +85,7 @@ class MaskedTextTask(TextTask):
 
     data: MaskedTextData
 
-    def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        super().check(manifest, model)
-        check_fields(self.data, manifest, "pairs")
+    packed_with = ("length", "pairs")
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         row, count = super().synthetic(rng, model), self.data.pairs
@@ -130,6 +134,9 @@ class SpanTextTask(TextTask):
                 f"the model knows {known} tokens: cache {manifest['cache']!r} has {manifest['vocabulary']}, and "
                 f"data.sentinels={self.data.sentinels} come on top; at least {needed}"
             )
+
+    def sizes(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
+        return super().sizes(manifest) | {"vocabulary": manifest["vocabulary"] + self._sentinels}
 
     @property
     def _sentinels(self) -> int:

@@ -19,8 +19,10 @@ from models.families import ModelConfig
 class TextToTextTask(Task[TextToTextData]):
     """Packed rows of inputs and targets; an example's segments have the same number on both sides."""
 
+    packed_with = ("inputs_length", "targets_length")
+
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "inputs_length", "targets_length")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
 
     def synthetic_key(self, model: ModelConfig) -> str:

@@ -50,8 +50,8 @@ class TranslationDecoding(Decoding[Sentence]):
         self.vocab, self.eos = self.vocabularies.size, self.vocabularies.eos_id
 
     def example(self, lang: str, text: str, to: str = "") -> Sentence:
-        """Returns a sentence without a reference; `to` is English by default."""
-        return Sentence(lang, text, to=to or ENGLISH)
+        """Returns a sentence without a reference; `to` is the vocabularies' own language by default, or English."""
+        return Sentence(lang, text, to=to or self.vocabularies.default)
 
     def examples(self, cache: Path, config: Translate) -> list[Sentence]:
         return read_sentences(cache, config.split, config.per_language)[: config.limit or None]

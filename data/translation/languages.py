@@ -1,5 +1,6 @@
 """Language codes: catalogues' spellings of a language become one code, which has other names in NLLB and M2M-100."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -80,6 +81,18 @@ _FLORES = {
 }
 # fmt: on
 _M2M100 = {"zh-Hans": "zh", "zh-Hant": "zh", "nb": "no", "fil": "tl"}  # where M2M-100's code is not ours
+
+
+@functools.cache
+def code_of(name: str) -> str:
+    """Returns one code for a language however it is named, as `normalise` does, and "de" of FLORES-200's "deu_Latn"."""
+    return next((ours for ours, flores in _FLORES.items() if flores == name), None) or normalise(name)
+
+
+def is_code(name: str) -> bool:
+    """Returns whether a name is a language's code here, in FLORES-200 or in M2M-100, or one with a region: "de", "pt_BR"."""
+    known = {*_FLORES, *_M2M100.values()}
+    return name in _FLORES.values() or (bool(re.fullmatch(r"[A-Za-z]{2,3}([-_@]\w+)?", name)) and normalise(name) in known)
 
 
 def named_among(language: str, known: Iterable[str]) -> str | None:

@@ -20,12 +20,14 @@ from models.families import ModelConfig
 class TranslationTask(Task[TranslationData]):
     """Packed rows of translated pairs. Held-out sentences are translated, or scored by their loss as packed rows."""
 
+    packed_with = ("source_length", "target_length")
+
     @property
     def temperature(self) -> float:
         return self.data.temperature
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
-        check_fields(self.data, manifest, "source_length", "target_length")
+        check_fields(self.data, manifest, *self.packed_with)
         check_vocabularies(model, manifest)
 
     def parts(self, manifest: Mapping[str, Any]) -> dict[str, int]:
@@ -73,14 +75,23 @@ class TranslationTask(Task[TranslationData]):
         return dict.fromkeys((*scores, *(f"stripped_bleu_{bucket}" for bucket in (*BUCKETS, "unseen"))), False)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
-        pairs = sum(language["pairs"] for language in manifest["languages"].values())
+        languages, pairs = manifest["languages"], sum(language["pairs"] for language in manifest["languages"].values())
+        names, fingerprint = ", ".join(sorted(languages)), manifest["fingerprint"][:16]
+        if to := manifest.get("to"):  # a user's own
+            into, example = repr(to), sorted(languages)[0]
+            origin = f"`{manifest['cache']}` (fingerprint {fingerprint})."
+        else:
+            into, example = "English", "de"
+            origin = (
+                f"software messages (`{manifest['catalogue']}`, fingerprint {fingerprint}): short strings of user interfaces, by "
+                "volunteers. Other text is out of domain."
+            )
         return [
-            f"Translates {len(manifest['languages'])} languages into English: {', '.join(sorted(manifest['languages']))}.",
+            f"Translates {len(languages)} languages into {into}: {names}.",
             "",
-            f"Trained on {pairs:,} pairs of software messages (`{manifest['catalogue']}`, fingerprint "
-            f"{manifest['fingerprint'][:16]}): short strings of user interfaces, by volunteers. Other text is out of domain.",
+            f"Trained on {pairs:,} pairs of {origin}",
             "",
-            "    python -m scripts.translate --checkpoint THIS_FOLDER --from de 'Passwort vergessen?'",
+            f"    python -m scripts.translate --checkpoint THIS_FOLDER --from {example} 'Passwort vergessen?'",
         ]
 
 

@@ -21,10 +21,12 @@ class Vocabularies(abc.ABC):
     Attributes:
       size: number of ids of the target's.
       eos_id: the id that ends a target.
+      default: the language that is translated into where none is named.
     """
 
     size: int
     eos_id: int
+    default: str = ENGLISH
 
     @abc.abstractmethod
     def source(self, language: str, text: str, most: int | None = None) -> list[int]:
@@ -46,6 +48,10 @@ class Vocabularies(abc.ABC):
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ids up to the first end."""
 
+    @abc.abstractmethod
+    def marked(self, source: Sequence[int], target: Sequence[int]) -> str:
+        """Returns the text of both sides of a pair with their marks, for a person."""
+
 
 def open_vocabularies(folder: Path) -> Vocabularies:
     """Returns the vocabularies of a cache, of a release or of a Hugging Face folder."""
@@ -53,16 +59,20 @@ def open_vocabularies(folder: Path) -> Vocabularies:
 
 
 class Trained(Vocabularies):
-    """`source.model` with a tag for each language, and `target.model`, in English.
+    """`source.model` with a tag for each language, and `target.model`, of one language.
 
     Args:
       languages: those that have a tag; by default those of the folder's manifest.
+      to: the language of the target; by default the manifest's, English where it says none.
     """
 
-    def __init__(self, folder: Path, languages: Collection[str] | None = None):
+    def __init__(self, folder: Path, languages: Collection[str] | None = None, to: str = ENGLISH):
         self._source, self._target = Vocabulary(folder / SOURCE), Vocabulary(folder / TARGET)
-        self._languages: Collection[str] = caches.read_manifest(folder)["languages"] if languages is None else languages
-        self.size, self.eos_id = self._target.size, self._target.eos_id
+        self.default, self._languages = to, languages or ()
+        if languages is None:
+            manifest = caches.read_manifest(folder)
+            self.default, self._languages = manifest.get("to", ENGLISH), manifest["languages"]
+        self.size, self.eos_id, self.source_size = self._target.size, self._target.eos_id, self._source.size
 
     def source(self, language: str, text: str, most: int | None = None) -> list[int]:
         if language not in self._languages:
@@ -74,12 +84,16 @@ class Trained(Vocabularies):
         return [*self.begin(language), *self._target.encode(text), self._target.eos_id]
 
     def begin(self, language: str) -> list[int]:
-        if language != ENGLISH:
-            raise DataError(f"the model translates into English alone, not into {language!r}; did you mean {ENGLISH!r}?")
+        if language != self.default:
+            name = "English" if self.default == ENGLISH else repr(self.default)
+            raise DataError(f"the model translates into {name} alone, not into {language!r}; did you mean {self.default!r}?")
         return []
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._target.decode(ids)
+
+    def marked(self, source: Sequence[int], target: Sequence[int]) -> str:
+        return f"{self._source.marked(source)} => {self._target.marked(target)}"
 
 
 class Released(Vocabularies):
@@ -104,6 +118,9 @@ class Released(Vocabularies):
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._both.decode(ids)
+
+    def marked(self, source: Sequence[int], target: Sequence[int]) -> str:
+        return f"{self._both.marked(source)} => {self._both.marked(target)}"
 
     def _known(self, language: str) -> str:
         if name := self.name(language):

@@ -4,6 +4,7 @@
                                        `add_eos_token` of tokenizer_config.json
     the beginning, the end, padding    `bos_token`, `eos_token` and `pad_token` of tokenizer_config.json, or of
                                        special_tokens_map.json
+    the longest text                   `model_max_length` of tokenizer_config.json, `max_position_embeddings` of config.json
     what ends a continuation           `eos_token_id`, one or several, of generation_config.json, or of config.json; else the end
 
 That is what `transformers` does, with two differences. It ends nothing where neither of the model's files names an end. And its
@@ -20,6 +21,8 @@ from data.vocabularies.files import VocabularyError
 from models.errors import shortened
 
 Ids = tuple[int, ...]
+_LONGEST = {files.CONFIG: "model_max_length", files.MODEL: "max_position_embeddings"}
+_ENDLESS = 10**9  # `transformers` writes a huge number where it does not know
 Lookup = Callable[[str], int | None]  # the id of a piece
 
 
@@ -46,6 +49,16 @@ def ends(folder: Path, id_of: Lookup) -> Ids:
         return tuple(stated) if isinstance(stated, list) else (stated,)
     end = named(folder, "eos_token", id_of)
     return () if end is None else (end,)
+
+
+def longest(folder: Path) -> int | None:
+    """Returns the most tokens that a folder says its model reads; None where it does not say.
+
+    Raises:
+      VocabularyError: a file is damaged.
+    """
+    stated = (files.read_object(folder / file).get(name) for file, name in _LONGEST.items())
+    return min((n for n in stated if type(n) is int and 0 < n < _ENDLESS), default=None)
 
 
 def around(folder: Path, processor: Any, id_of: Lookup) -> tuple[Ids, Ids]:

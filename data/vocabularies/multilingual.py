@@ -9,6 +9,7 @@ One vocabulary serves both sides and all languages; each language has a token. A
 The ids of pieces are followed by those of the languages' tokens.
 """
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -86,6 +87,15 @@ class Multilingual:
     def target(self, language: str, text: str) -> list[int]:
         """Returns the ids of a target: the language's token, the text and the end."""
         return [self.languages[language], *self.encode(text), self.eos_id]
+
+    def marked(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids with the languages' tokens and the end by name, for a person."""
+        names = {id_: token for token, id_ in self._pieces.special.items()}
+        parts = []
+        for is_mark, run in itertools.groupby(map(int, ids), names.__contains__):
+            some = list(run)
+            parts += [names[id_] for id_ in some] if is_mark else [self._pieces.decode(some).strip()]
+        return " ".join(parts)
 
     def decode(self, ids: Sequence[int]) -> str:
         """Returns the text of ids up to the first end; special tokens become no text."""

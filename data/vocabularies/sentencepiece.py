@@ -1,6 +1,7 @@
 """SentencePiece vocabularies: their training on the training split, and their use. No TensorFlow."""
 
 import io
+import itertools
 import math
 import os
 import random
@@ -66,6 +67,14 @@ class Vocabulary:
             kept.append(int(token))
         return self._processor.decode(kept)
 
+    def marked(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids with the tags and the end by name, for a person."""
+        parts = []
+        for is_mark, run in itertools.groupby(map(int, ids), self._processor.is_control):
+            some = list(run)
+            parts += [self._processor.id_to_piece(id_) for id_ in some] if is_mark else [self._processor.decode(some)]
+        return " ".join(parts)
+
     def tag_id(self, language: str) -> int:
         """Returns the id of a language's tag; raises KeyError if the vocabulary has no tag for the language."""
         identifier = self._processor.piece_to_id(tag(language))
@@ -86,6 +95,23 @@ def sample_lines(lines: Mapping[str, Sequence[str]], *, budget: int, temperature
         texts = lines[language]
         number = min(len(texts), math.ceil(weight * scale))
         yield from random.Random(f"{seed} {language}").sample(texts, number)
+
+
+def train_at_most(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] = ()) -> None:
+    """Trains a model as `train` does, of fewer ids where the text doesn't fill `size`.
+
+    Raises:
+      ValueError: the text doesn't fill the smallest vocabulary.
+    """
+    lines = list(lines)
+    while True:
+        try:
+            return train(lines, path, size=size, tags=tags)
+        except ValueError as error:
+            fewer = re.search(r"take at most (\d+)$", str(error))
+            if not fewer:
+                raise
+            size = int(fewer[1])
 
 
 def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] = (), threads: int = 2) -> None:

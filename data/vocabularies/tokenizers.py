@@ -5,6 +5,7 @@ are in `data.vocabularies.sentencepiece`, and vocabularies of translators in `da
 """
 
 import contextlib
+import itertools
 import json
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -147,6 +148,14 @@ class Tokenizer:
         with self._read():
             return self._tokenizer.decode([int(id_) for id_ in ids], skip_special_tokens=True)
 
+    def marked(self, ids: Iterable[int]) -> str:
+        """Returns the text of ids with the special tokens by name, for a person."""
+        names, parts = {id_: token for token, id_ in self.special.items()}, []
+        for is_special, run in itertools.groupby(map(int, ids), names.__contains__):
+            some = list(run)
+            parts += [names[id_] for id_ in some] if is_special else [self.decode(some)]
+        return " ".join(part.strip() for part in parts)
+
     def same_vocabulary(self, other: "Tokenizer") -> bool:
         """Returns whether both give the same ids for every text."""
         return self._rules() == other._rules()
@@ -260,8 +269,11 @@ def _byte_level(model: models.BPE, single_digits: bool = False) -> tokenizers.To
     return tokenizer
 
 
-def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
+def train_bpe(lines: Iterable[str], path: Path, size: int, *, fewer: bool = False) -> None:
     """Trains a byte-level BPE vocabulary of `size` ids, including all bytes and the end of text (id 0).
+
+    Args:
+      fewer: it has fewer where the text doesn't fill it.
 
     Raises:
       ValueError: the text doesn't fill so large a vocabulary, or `size` leaves no room for merges.
@@ -270,7 +282,8 @@ def train_bpe(lines: Iterable[str], path: Path, size: int) -> None:
     trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=[END_OF_TEXT], initial_alphabet=alphabet, show_progress=False)
     tokenizer = _byte_level(models.BPE())
     tokenizer.train_from_iterator(lines, trainer)
-    _check_size(tokenizer, size, 1 + len(alphabet))
+    if not fewer:
+        _check_size(tokenizer, size, 1 + len(alphabet))
     _save(tokenizer, path)
 
 

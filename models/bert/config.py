@@ -49,7 +49,7 @@ class BertConfig(LmConfig):
                 f"bare_first=True: norm.order={self.norm.order!r}, layers={self.layers}: needs order 'pre', 2 layers or more"
             )
 
-    labels_field: ClassVar[str] = "head.labels"
+    sized_by_data: ClassVar[dict[str, str]] = LmConfig.sized_by_data | {"labels": "head.labels"}
 
     @property
     def labels(self) -> int:

@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 from models.parts.attention.config import GroupedQuery
-from models.parts.numbers import check_epsilon, check_finite
+from models.parts.numbers import check_epsilon, check_finite, nearest_divisor
 from models.parts.transformer_config import BlockConfig, Dense, NormConfig, check_dropout
 
 # wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
@@ -196,6 +196,7 @@ class ConformerConfig:
 
     family: ClassVar[str] = "conformer"
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}
+    sized_by_data: ClassVar[dict[str, str]] = {"vocabulary": "objective.vocab", "utterances": "utterances"}
 
     layers: int
     model_dim: int
@@ -215,8 +216,7 @@ class ConformerConfig:
         check_epsilon(self.norm_eps)
         check_dropout(self.dropout)
         if self.model_dim % self.heads:
-            fits = [n for n in range(1, self.model_dim + 1) if self.model_dim % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.heads))
+            best = nearest_divisor(self.model_dim, self.heads)
             raise ValueError(f"heads={self.heads}: must divide model_dim={self.model_dim}; nearest is {best}")
         norm = self.layer.norm if isinstance(self.layer, ConformerLayer) else None
         groups = {"layer.norm": norm.groups if isinstance(norm, GroupNorm) else 1}

@@ -104,6 +104,7 @@ class MetNet2Config:
     """
 
     family: ClassVar[str] = "metnet2"
+    sized_by_data: ClassVar[dict[str, str]] = {"values": "channels", "masks": "masks", "leads": "leads", "ahead": "ahead"}
 
     channels: int
     masks: int

@@ -52,6 +52,7 @@ class MultimodalConfig(EncoderDecoderConfig):
 
     family: ClassVar[str] = "multimodal"
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}
+    sized_by_data: ClassVar[dict[str, str]] = {"positions": "positions.rows"}
     stacks: ClassVar[int] = 1
 
     vocab: int

@@ -138,14 +138,71 @@ def _forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.A
     return jnp.where(token_B11 > 0, given_BKV, logits_BKV)
 
 
+class Samples(NamedTuple):
+    """Continuations that are drawn token by token.
+
+    Attributes:
+      at: how many tokens they have.
+      tokens_BKT: the tokens, filled with padding.
+      done_BK: which have ended.
+      logp_BK: their log-probabilities under the model itself.
+      state: the model's, which has read all tokens but the last.
+    """
+
+    at: jax.Array
+    tokens_BKT: jax.Array
+    done_BK: jax.Array
+    logp_BK: jax.Array
+    state: Any
+
+    @classmethod
+    def empty(cls, state: Any, real_B: jax.Array, samples: int, steps: int, pad: int = 0) -> "Samples":
+        """Returns continuations of up to so many steps without a token; see `sample`."""
+        batch = real_B.shape[0]
+        return cls(
+            jnp.zeros((), jnp.int32),
+            jnp.full((batch, samples, steps), pad, jnp.int32),
+            jnp.broadcast_to(~real_B[:, None], (batch, samples)),
+            jnp.zeros((batch, samples)),
+            state,
+        )
+
+
 def sample(
+    model: Searchable, state: Any, real_B: jax.Array, key: jax.Array, *, samples: int, steps: int, pad: int = 0, **settings: Any
+) -> tuple[jax.Array, jax.Array, Any]:
+    """Continuations drawn token by token.
+
+    Args:
+      state: the model's state before the first token, for B x K hypotheses.
+      real_B: False for sentences that only fill the batch up; they are not waited for.
+      key: of the draws; or a key for each sentence [B], whose draws are then the same in any batch.
+      samples: K.
+      steps: T, the longest continuation, end included.
+      settings: of `draw`.
+
+    Returns:
+      (tokens [B, K, T], filled with `pad` after the end; their log-probabilities [B, K] under the model itself; the model's
+      state, which has read all tokens but the last).
+    """
+
+    def unfinished(drawn: Samples) -> jax.Array:
+        return (drawn.at < steps) & ~jnp.all(drawn.done_BK)
+
+    def advance(drawn: Samples, **first: Any) -> Samples:
+        return draw(model, drawn, key, pad=pad, **settings, **first)
+
+    start, first_BKV = Samples.empty(state, real_B, samples, steps, pad), settings.pop("first_BKV", None)
+    start = start if first_BKV is None else advance(start, first_BKV=first_BKV)
+    drawn = jax.lax.while_loop(unfinished, advance, start)
+    return drawn.tokens_BKT, drawn.logp_BK, drawn.state
+
+
+def draw(
     model: Searchable,
-    state: Any,
-    real_B: jax.Array,
+    drawn: Samples,
     key: jax.Array,
     *,
-    samples: int,
-    steps: int,
     temperature: float,
     top_k: int = 0,
     top_p: float = 1.0,
@@ -156,71 +213,40 @@ def sample(
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
     first_BKV: jax.Array | None = None,
-    emit: Callable[[Any, Any], None] | None = None,
-) -> tuple[jax.Array, jax.Array, Any]:
-    """Continuations drawn token by token.
+) -> Samples:
+    """Returns continuations with one token more, those that had ended with padding.
 
     Args:
-      state: the model's state before the first token, for B x K hypotheses.
-      real_B: False for sentences that only fill the batch up; they are not waited for.
-      key: of the draws; or a key for each sentence [B], whose draws are then the same in any batch.
-      samples: K.
-      steps: T, the longest continuation, end included.
       temperature: divides the logits; 0 takes the likeliest token.
       top_k: draws among so many likeliest tokens; 0 among all.
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
       ends: ids that end a continuation as `eos` does.
       prefix_BP, rule, first_BKV: as in `beam_search`.
-      emit: called on the host with the number of each step and its tokens [B, K], as soon as they are drawn; on one device only.
-
-    Returns:
-      (tokens [B, K, T], filled with `pad` after the end; their log-probabilities [B, K] under the model itself; the model's
-      state, which has read all tokens but the last).
     """
-    batch = real_B.shape[0]
-
-    def unfinished(carry) -> jax.Array:
-        at, _, done_BK, *_ = carry
-        return (at < steps) & ~jnp.all(done_BK)
-
-    def advance(carry):
-        at, tokens_BKT, *_, state = carry
+    at, tokens_BKT, done_BK, logp_BK, state = drawn
+    if first_BKV is None:
         last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
-        return extend(carry, *model.step(state, last_BK, at))
-
-    def extend(carry, logits_BKV: jax.Array, state: Any):
-        at, tokens_BKT, done_BK, logp_BK, _ = carry
-        logits_BKV = logits_BKV.astype(jnp.float32)
-        if rule is not None:
-            logits_BKV = rule(logits_BKV, tokens_BKT, at)
-        if prefix_BP is not None:
-            logits_BKV = _forced(logits_BKV, prefix_BP, at)
-        ids_V = jnp.arange(logits_BKV.shape[-1])
-        logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
-        if temperature:
-            kept_BKV = truncate(logits_BKV / temperature, top_k, top_p)
-            new_BK = _drawn(key, at, kept_BKV)
-        else:
-            new_BK = jnp.argmax(logits_BKV, axis=-1)
-        chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
-        new_BK = jnp.where(done_BK, pad, new_BK).astype(jnp.int32)
-        if emit is not None:
-            jax.debug.callback(emit, at, new_BK, ordered=True)
-        logp_BK = logp_BK + jnp.where(done_BK, 0.0, chosen_BK)
-        done_BK = done_BK | jnp.isin(new_BK, jnp.array([eos, *ends]))
-        return at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK, logp_BK, state
-
-    start = (
-        jnp.zeros((), jnp.int32),
-        jnp.full((batch, samples, steps), pad, jnp.int32),
-        jnp.broadcast_to(~real_B[:, None], (batch, samples)),
-        jnp.zeros((batch, samples)),
-        state,
-    )
-    start = start if first_BKV is None else extend(start, first_BKV, state)
-    _, tokens_BKT, _, logp_BK, state = jax.lax.while_loop(unfinished, advance, start)
-    return tokens_BKT, logp_BK, state
+        logits_BKV, state = model.step(state, last_BK, at)
+    else:
+        logits_BKV = first_BKV
+    logits_BKV = logits_BKV.astype(jnp.float32)
+    if rule is not None:
+        logits_BKV = rule(logits_BKV, tokens_BKT, at)
+    if prefix_BP is not None:
+        logits_BKV = _forced(logits_BKV, prefix_BP, at)
+    ids_V = jnp.arange(logits_BKV.shape[-1])
+    logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
+    if temperature:
+        kept_BKV = truncate(logits_BKV / temperature, top_k, top_p)
+        new_BK = _drawn(key, at, kept_BKV)
+    else:
+        new_BK = jnp.argmax(logits_BKV, axis=-1)
+    chosen_BK = jnp.take_along_axis(jax.nn.log_softmax(logits_BKV), new_BK[..., None], axis=-1)[..., 0]
+    new_BK = jnp.where(done_BK, pad, new_BK).astype(jnp.int32)
+    logp_BK = logp_BK + jnp.where(done_BK, 0.0, chosen_BK)
+    done_BK = done_BK | jnp.isin(new_BK, jnp.array([eos, *ends]))
+    return Samples(at + 1, tokens_BKT.at[:, :, at].set(new_BK), done_BK, logp_BK, state)
 
 
 def _drawn(key: jax.Array, at: jax.Array, logits: jax.Array) -> jax.Array:

@@ -22,19 +22,10 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.family.Family.semantic_fields).
 MEANING_OF_BLOCKS = (
-    "norm.order",
-    "norm.kind",
-    "norm.eps",
+    *(f"norm.{name}" for name in ("order", "kind", "eps")),
     "feed_forward.activation",
-    "positions.class",
-    "positions.base",
-    "positions.dims",
-    "positions.scaling",
-    "positions.max_distance",
-    "attention.pattern",
-    "attention.logit_cap",
-    "attention.scale_dim",
-    "attention.qk_norm.kind",
+    *(f"positions.{name}" for name in ("class", "base", "dims", "scaling", "max_distance")),
+    *(f"attention.{name}" for name in ("pattern", "logit_cap", "scale_dim", "qk_norm.kind")),
 )
 MEANING_OF_LM = (*MEANING_OF_BLOCKS, "output.cap", "embedding_scale")
 
@@ -161,6 +152,7 @@ class LmConfig(BlockConfig):
     output: Output = Output()
 
     vocabularies: ClassVar[dict[str, str]] = {"vocabulary": "vocab"}  # a cache's manifest key -> our field
+    sized_by_data: ClassVar[dict[str, str]] = {"positions": "positions.rows"}  # a size of the data's -> our field
 
     def __post_init__(self) -> None:
         super().__post_init__()

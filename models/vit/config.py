@@ -118,7 +118,9 @@ class VitConfig(StackConfig):
         """Height, width and channels."""
         return self.patches.height, self.patches.width, self.patches.channels
 
-    labels_field: ClassVar[str] = "head.classes"
+    sized_by_data: ClassVar[dict[str, str]] = {"labels": "head.classes"} | {
+        name: f"patches.{name}" for name in ("height", "width", "channels")
+    }
 
     @property
     def labels(self) -> int:

@@ -1,1 +1,1 @@
-"""Measurements and checks that engineers of the project make: benches, peers, fuzzing, golden dumps, audits."""
+"""Measurements and checks that engineers of the project make: benches, peers, audits."""

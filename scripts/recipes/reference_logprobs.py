@@ -47,7 +47,7 @@ def derive(settings: PreferenceCache, root: Path, progress: Progress) -> Prefere
         settings = dataclasses.replace(settings, reference=str(source))
     reference, maker = reference_of(settings, root), maker_of("", settings, root, progress)
     own = Location.of(settings.source).digests()
-    inputs = paths.digest([maker.FORMAT, dataclasses.asdict(settings), _state(source), own])
+    inputs = paths.digest([maker.FORMAT, settings.flat(), _state(source), own])
     if reference.is_complete(inputs):
         return settings
     fetch.fetch(maker.packages(), root / "packages", progress)

@@ -1,5 +1,5 @@
-"""Decoders: GPT-2 and 3, PaLM (arXiv 2204.02311), LaMDA (arXiv 2201.08239), GLaM (arXiv 2112.06905), and released ones, of which
-one is fine-tuned as LaMDA."""
+"""Decoders: PaLM (arXiv 2204.02311), LaMDA (arXiv 2201.08239), GLaM (arXiv 2112.06905), and a released one that
+is fine-tuned as LaMDA."""
 
 import dataclasses
 import math
@@ -15,32 +15,6 @@ from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, parts, step_flops
 
 
-def _sizes(printed: dict[str, str], differs: str = "", stated: str = "") -> Iterator[Row]:
-    for name, paper in printed.items():
-        yield Row(name, paper, parameters(f"gpt.{name}"), differs, stated)
-
-
-@reproduction(
-    "Names of the released GPT-2 (openai/gpt-2); GPT-3 (arXiv 2005.14165), Table 2.1",
-    "printed",
-    "memory",
-    unit="parameters",
-    minutes=1,
-)
-def gpt() -> Iterator[Row]:
-    """Decoders of 124 million to 1.5 billion, and of 125 million to 175 billion parameters."""
-    yield from _sizes({"gpt2_124m": "124M", "gpt2_355m": "355M", "gpt2_774m": "774M", "gpt2_1558m": "1558M"})
-    small = {"gpt3_125m": "125M", "gpt3_350m": "350M", "gpt3_760m": "760M", "gpt3_1_3b": "1.3B"}
-    large = {"gpt3_2_7b": "2.7B", "gpt3_6_7b": "6.7B", "gpt3_13b": "13.0B", "gpt3_175b": "175.0B"}
-    yield from _sizes(small | large, stated="memory")
-
-
-@reproduction("PaLM, Table 1", "memory", unit="parameters")
-def palm_table_1() -> Iterator[Row]:
-    """Decoders with one head of keys and values and parallel layers: 8.63, 62.50 and 540.35 billion parameters."""
-    yield from _sizes({"palm_8b": "8.63B", "palm_62b": "62.50B", "palm_540b": "540.35B"})
-
-
 @reproduction("PaLM, section 4.1, Table 3 and appendix B", "memory", unit="share of 6144 TPU v4's peak")
 def palm_mfu() -> Iterator[Row]:
     """238.3 thousand tokens a second are 45.7 % of the peak without attention, 46.2 % with it."""
@@ -50,14 +24,6 @@ def palm_mfu() -> Iterator[Row]:
     without = 6 * parameters(e.name)
     yield Row("without attention", "45.7 %", without * rate / peak, "6 N a token at the paper's rate")
     yield Row("with attention", "46.2 %", a_token * rate / peak, "FLOPs counted in the traced loss")
-
-
-@reproduction("LaMDA, Table 27 and section 3", unit="parameters")
-def lamda() -> Iterator[Row]:
-    """Dialog models of 2, 8 and 137 billion parameters, without embeddings."""
-    for size, width in {2: 2560, 8: 4096, 137: 8192}.items():
-        name = f"lamda_{size}b"
-        yield Row(name, f"{size}B", parameters(f"lamda.{name}") - 32_000 * width, "the table of words left out")
 
 
 @reproduction("LaMDA, Table 27", unit="share of the chips' peak that its budget would need", minutes=1)
@@ -83,37 +49,6 @@ def glam() -> Iterator[Row]:
         yield Row(
             f"{name}, for a token", active, total - experts * (moe.experts.count - moe.router.choices) // moe.experts.count, note
         )
-
-
-@reproduction("MaxText's README of 2023; Pax's GPT-3 of MLPerf", unit="parameters")
-def throughput_models() -> Iterator[Row]:
-    """Decoders with published throughput on TPU v4: 22 and 52 billion parameters, and MLPerf's 175 billion."""
-    yield from _sizes({"maxtext_22b": "22B", "maxtext_52b": "52B", "mlperf_175b": "175B"}, "a name, rounded")
-
-
-@reproduction("Model cards and papers of 2023 to 2025 (models/gpt/README.md)", "memory", unit="parameters", minutes=2)
-def released() -> Iterator[Row]:
-    """Released dense decoders and mixtures, by the counts that their authors give."""
-    yield from _sizes(
-        {
-            "llama2_7b": "6.74B",
-            "llama3_1_8b": "8.03B",
-            "llama3_70b": "70.6B",
-            "mistral_7b": "7.24B",
-            "qwen2_5_7b": "7.61B",
-            "qwen3_8b": "8.2B",
-            "gemma2_9b": "9.24B",
-            "gemma3_4b": "3.88B",
-            "phi4": "14.7B",
-            "olmo2_7b": "7.3B",
-            "smollm3_3b": "3.08B",
-            "mixtral_8x7b": "46.7B",
-            "qwen3_30b_a3b": "30.5B",
-            "olmoe_1b_7b": "6.9B",
-            "gpt_oss_20b": "20.9B",
-            "deepseek_v3": "671B",
-        }
-    )
 
 
 # --- trained -----------------------------------------------------------------------------------------------------

@@ -1,5 +1,4 @@
-"""BERT (arXiv 1810.04805) and MLPerf 1.1's giant encoders; ViT (arXiv 2010.11929, 2106.04560), ViT-22B (arXiv 2302.05442), V-MoE
-(arXiv 2106.05974)."""
+"""MLPerf 1.1's giant encoders, ViT-22B (arXiv 2302.05442), V-MoE (arXiv 2106.05974)."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -14,27 +13,6 @@ from scripts.reproductions.sizes import parameters, parts, step_flops
 
 
 @reproduction(
-    "BERT's README (google-research/bert); RoBERTa (arXiv 1907.11692); ModernBERT (arXiv 2412.13663)",
-    "printed",
-    "memory",
-    unit="parameters",
-)
-def bert() -> Iterator[Row]:
-    """Encoders of 110 and 340 million parameters, and their followers."""
-    for name, paper in {"bert.base": "110M", "bert.large": "340M"}.items():
-        yield Row(name, paper, parameters(name), "with the layer before the masked words' softmax, without a pooling layer")
-    for name, paper in {"bert.roberta_base": "125M", "bert.modernbert_base": "149M"}.items():
-        yield Row(name, paper, parameters(name), stated="memory")
-
-
-@reproduction("MLPerf training 1.1, Google's code in the open division", unit="parameters")
-def mlperf_sizes() -> Iterator[Row]:
-    """Encoders of 481,815,347,200 and 199,717,148,096 parameters."""
-    for name, paper in {"bert.mlperf_480b": "481,815,347,200", "bert.mlperf_200b": "199,717,148,096"}.items():
-        yield Row(name, paper, parameters(name))
-
-
-@reproduction(
     "Google Cloud's announcement of its MLPerf 1.1 results; step times of the logs", unit="share of the chips' peak", minutes=1
 )
 def mlperf_utilisation() -> Iterator[Row]:
@@ -45,26 +23,6 @@ def mlperf_utilisation() -> Iterator[Row]:
         share = step_flops(name) / (e.data.batch_size * e.data.length) * tokens / (seconds * chips * 275e12)  # pyright: ignore[reportAttributeAccessIssue]
         note = f"without recomputation, {seconds} s a step of 4096 rows of 512; times 4/3: {share * 4 / 3:.3f}"
         yield Row(name, "63 %", share, note)
-
-
-@reproduction(
-    "ViT (arXiv 2010.11929), Table 1; Scaling ViT (arXiv 2106.04560), Table 2; e/14: PaLI (arXiv 2209.06794)",
-    "memory",
-    unit="parameters",
-)
-def vit() -> Iterator[Row]:
-    """Vision transformers from 86 million to 3.9 billion parameters."""
-    printed = {
-        "vit.b16": "86M",
-        "vit.l16": "307M",
-        "vit.h14": "632M",
-        "vit.giant_14": "1011M",
-        "vit.gigantic_14": "1843M",
-        "vit.e14": "3926M",
-    }
-    for name, paper in printed.items():
-        head = 0 if name == "vit.e14" else sum(n for key, n in parts(name).items() if key.startswith("head."))
-        yield Row(name, paper, parameters(name) - head, "with its pooling and classes" if not head else "without its head")
 
 
 @reproduction("ViT-22B (arXiv 2302.05442), section 2 and Table 1", "memory", unit="parameters")
@@ -82,14 +40,6 @@ def vit_22b_mfu() -> Iterator[Row]:
     e = registry.load("vit.vit_22b")
     a_token = step_flops(e.name) / (e.data.batch_size * 256)
     yield Row("1,150 tokens/s a chip", "54.9 %", a_token * 1150 / 275e12, "FLOPs counted in the traced loss")
-
-
-@reproduction("V-MoE (arXiv 2106.05974), Table 8 and section 3", "memory", unit="parameters")
-def vmoe() -> Iterator[Row]:
-    """Sparse vision transformers of 3.4, 7.2 and 14.7 billion parameters."""
-    for name, paper in {"vit.moe_l16_32e": "3.4B", "vit.moe_h14_32e": "7.2B", "vit.moe_15b": "14.7B"}.items():
-        head = sum(n for key, n in parts(name).items() if key.startswith("head."))
-        yield Row(name, paper, parameters(name) - head, "without classes")
 
 
 SMALL = (

@@ -6,7 +6,7 @@ import importlib
 import inspect
 import math
 import pkgutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from models.errors import UserError, nearest
@@ -135,42 +135,54 @@ def reproduction(
     Args:
       stated: the classes of the paper's figures; "printed" where nothing is said.
     """
-    stated = stated or ("printed",)
-    assert kind in KINDS and set(stated) <= set(CLASSES)
 
     def mark(function: Callable[..., Iterable[Row]]) -> Callable[..., Iterable[Row]]:
-        module = function.__module__.rpartition(".")[2]
+        name = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
         claim = " ".join((function.__doc__ or "").split())
-        stores = bool(inspect.signature(function).parameters)
-
-        def make(folder: Path) -> Iterator[Row]:
-            for row in function(folder) if stores else function():
-                # What a source prints stands here as a text: a number has been computed from it.
-                computed = stated[0] == "printed" and not isinstance(row.paper, str)
-                name = row.stated or ("" if row.paper is None else "derived" if computed else stated[0])
-                yield dataclasses.replace(row, stated=name, reproduces=kind != "consistency")
-
-        name = f"{module}.{function.__name__}"
-        function.__reproduction__ = Entry(  # pyright: ignore[reportFunctionMemberAccess]
-            name, source, kind, stated, minutes, unit, make, claim, stores
+        function.__reproduction__ = entry(  # pyright: ignore[reportFunctionMemberAccess]
+            name, function, source, stated, claim=claim, unit=unit, kind=kind, minutes=minutes
         )
         return function
 
     return mark
 
 
+def entry(
+    name: str,
+    function: Callable[..., Iterable[Row]],
+    source: str,
+    stated: Sequence[str],
+    *,
+    claim: str,
+    unit: str,
+    kind: str = "computed",
+    minutes: float = 0.5,
+) -> Entry:
+    """Returns the entry whose rows a function yields; arguments as of `reproduction`."""
+    stated = tuple(stated) or ("printed",)
+    assert kind in KINDS and set(stated) <= set(CLASSES)
+    stores = bool(inspect.signature(function).parameters)
+
+    def make(folder: Path) -> Iterator[Row]:
+        for row in function(folder) if stores else function():
+            # What a source prints stands here as a text: a number has been computed from it.
+            computed = stated[0] == "printed" and not isinstance(row.paper, str)
+            of_row = row.stated or ("" if row.paper is None else "derived" if computed else stated[0])
+            yield dataclasses.replace(row, stated=of_row, reproduces=kind != "consistency")
+
+    return Entry(name, source, kind, stated, minutes, unit, make, claim, stores)
+
+
 @functools.cache
 def entries() -> dict[str, Entry]:
-    """Returns all reproductions by name, in the order of modules and of functions in them."""
+    """Returns all reproductions by name, by lines of papers: first printed counts of parameters, then functions."""
     import scripts.reproductions as package
+    from scripts.reproductions.sizes import PRINTED_SIZES
 
-    known: dict[str, Entry] = {}
-    for module in sorted(info.name for info in pkgutil.iter_modules(package.__path__)):
-        for member in vars(importlib.import_module(f"{package.__name__}.{module}")).values():
-            entry = getattr(member, "__reproduction__", None)
-            if isinstance(entry, Entry):
-                known[entry.name] = entry
-    return known
+    modules = sorted(info.name for info in pkgutil.iter_modules(package.__path__))
+    members = [m for name in modules for m in vars(importlib.import_module(f"{package.__name__}.{name}")).values()]
+    known = [*PRINTED_SIZES, *(m.__reproduction__ for m in members if hasattr(m, "__reproduction__"))]
+    return {each.name: each for each in sorted(known, key=lambda each: each.name.partition(".")[0])}
 
 
 def lookup(name: str) -> Entry:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from configs import registry
-from data.paths import scratch
+from data.paths import write_whole
 
 
 def modelled(folder: Path, name: str) -> dict[str, Any]:
@@ -25,7 +25,5 @@ def modelled(folder: Path, name: str) -> dict[str, Any]:
     where = parse_slice(PODS[name].slice)
     planned, _ = report.plan(e, where, set_for(e, where.chip))
     del planned["spans"], planned["windows"]
-    with scratch(file) as beside:
-        (beside / "new").write_text(json.dumps(planned, default=str))
-        (beside / "new").replace(file)
+    write_whole(file, json.dumps(planned, default=str))
     return planned

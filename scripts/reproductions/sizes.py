@@ -1,11 +1,16 @@
-"""Counts of parameters and FLOPs of experiments at full size, without an array."""
+"""Counts of parameters and FLOPs of experiments at full size, without an array, and published counts beside them."""
 
 import dataclasses
 import functools
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
 from models.sharding.layouts import ONE_DEVICE
+from scripts.reproductions.entry import Entry, Row, entry
 
 
 @functools.cache
@@ -38,3 +43,25 @@ def step_flops(name: str) -> float:
     from trainers.hlo.model_flops import model_flops
 
     return model_flops(registry.load(name))
+
+
+def _rows(groups: list[Mapping[str, Any]]) -> Iterator[Row]:
+    """Yields a row for each line of the groups of a table of printed_sizes.toml."""
+    for group in groups:
+        family, without = group.get("family"), group.get("without")
+        for label, paper in group["rows"].items():
+            counts = parts(f"{family}.{label}" if family else label)
+            count = sum(n for name, n in counts.items() if not (without and name.startswith(without)))
+            yield Row(label, paper, count, group.get("differs", ""), group.get("stated", ""))
+
+
+def _printed(name: str, table: Mapping[str, Any]) -> Entry:
+    settings = {"claim": table["claim"], "unit": "parameters", "minutes": table.get("minutes", 0.5)}
+    return entry(name, lambda: _rows(table["groups"]), table["source"], table.get("stated", ()), **settings)
+
+
+PRINTED_SIZES = [
+    _printed(f"{module}.{name}", table)
+    for module, tables in tomllib.loads(Path(__file__).with_name("printed_sizes.toml").read_text()).items()
+    for name, table in tables.items()
+]

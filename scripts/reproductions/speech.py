@@ -1,7 +1,6 @@
-"""Conformers of BigSSL (arXiv 2109.13226) and w2v-BERT (arXiv 2108.06209), and Whisper (arXiv 2212.04356)."""
+"""wav2vec 2.0 (arXiv 2006.11477): a small Conformer, pre-trained on sound and tuned on transcripts."""
 
 import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 
 from configs import registry
@@ -9,34 +8,6 @@ from configs.experiment import Experiment
 from data.config import HeldOut
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
-from scripts.reproductions.sizes import parameters
-
-
-@reproduction(
-    "Conformer (arXiv 2005.08100), Table 1; arXiv 2010.10504, Table 1; G: BigSSL (arXiv 2109.13226)", "memory", unit="parameters"
-)
-def conformer() -> Iterator[Row]:
-    """Conformers of 0.1, 0.6, 1.0 and 8.0 billion parameters."""
-    printed = {"conformer.large": "118.8M", "conformer.xl": "0.6B", "conformer.xxl": "1.0B", "conformer.g": "8.0B"}
-    note = "the papers do not say what they count: decoders of transcripts are left out here"
-    for name, paper in printed.items():
-        yield Row(name, paper, parameters(name), note)
-
-
-@reproduction("w2v-BERT (arXiv 2108.06209), Table 1", "memory", unit="parameters")
-def w2v_bert() -> Iterator[Row]:
-    """Pre-trained Conformers of 0.6 and 1.0 billion parameters."""
-    for name, paper in {"conformer.w2v_bert_xl": "0.6B", "conformer.w2v_bert_xxl": "1.0B"}.items():
-        yield Row(name, paper, parameters(name))
-
-
-@reproduction("Whisper's README (openai/whisper)", unit="parameters")
-def whisper() -> Iterator[Row]:
-    """Five sizes from 39 million to 1.55 billion parameters, and turbo."""
-    printed = {"tiny": "39M", "base": "74M", "small": "244M", "medium": "769M", "large_v2": "1550M", "turbo": "809M"}
-    for name, paper in printed.items():
-        yield Row(name, paper, parameters(f"whisper.{name}"), "ours is the count of the released checkpoint")
-
 
 CTC = "eval/ctc"
 SEEDS, PRETRAINING, TUNING = (0, 1), 120, 120

@@ -1,9 +1,9 @@
-"""T5 (arXiv 1910.10683), mT5 (arXiv 2010.11934), Switch Transformer (arXiv 2101.03961) and NLLB (arXiv 2207.04672): sizes, and
-small ones trained."""
+"""T5 (arXiv 1910.10683), mT5 (arXiv 2010.11934), Switch Transformer (arXiv 2101.03961) and NLLB (arXiv 2207.04672): FLOPs,
+scaling, and small ones trained."""
 
 import dataclasses
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,37 +14,6 @@ from models.parts.nested import changed
 from scripts.reproductions import training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, step_flops
-
-
-def _sizes(printed: Mapping[str, str], differs: str = "") -> Iterator[Row]:
-    for name, paper in printed.items():
-        yield Row(name, paper, parameters(name), differs)
-
-
-@reproduction("READMEs of T5 (text-to-text-transfer-transformer) and mT5 (multilingual-t5)", unit="parameters", minutes=1)
-def sizes() -> Iterator[Row]:
-    """Encoder-decoders from 60 million to 11 billion parameters, mT5 from 300 million to 13 billion."""
-    yield from _sizes({"t5.v1_0_small": "60M", "t5.v1_0_base": "220M", "t5.v1_0_3b": "3B", "t5.v1_0_11b": "11B"})
-    yield from _sizes({"t5.v1_0_large": "770M"}, "released checkpoints have 737.7 million")
-    yield from _sizes(
-        {"t5.mt5_small": "300M", "t5.mt5_base": "600M", "t5.mt5_large": "1B", "t5.mt5_xl": "4B", "t5.mt5_xxl": "13B"}
-    )
-
-
-@reproduction("Switch Transformer, Table 9", unit="parameters", minutes=1)
-def switch_table_9() -> Iterator[Row]:
-    """FLOP-matched sparse models of 7, 26 and 395 billion parameters, and one of 1.6 trillion with an expert in every layer."""
-    printed = {
-        "switch.base_128e": ("7B", "ReLU of 3,072 as released, where the paper prints GEGLU of 2,048"),
-        "switch.large_128e": (
-            "26B",
-            "ReLU of 4,096 as released; GEGLU of 2,816, which the paper prints, would give 27.1 billion",
-        ),
-        "switch.xxl_128e": ("395B", "128 experts as released; 64, which the paper prints, would give 201 billion"),
-        "switch.c_2048e": ("1571B", "heads of the released configuration, 30, where the paper prints 32"),
-    }
-    for name, (paper, differs) in printed.items():
-        yield Row(name, paper, parameters(name), differs)
 
 
 @reproduction("Switch Transformer, Table 9", unit="FLOP of a sequence, forward", minutes=2)
@@ -74,14 +43,6 @@ def switch_scaling() -> Iterator[Row]:
     for experts, paper in stated.items():
         ours = parameters(f"switch.base_{experts}e")
         yield Row(f"{experts} experts", paper, ours, f"{ours / dense:.3g} times T5-Base's")
-
-
-@reproduction("READMEs of NLLB and of M2M-100 (fairseq)", unit="parameters")
-def translators() -> Iterator[Row]:
-    """Dense translators of 600 million to 3.3 billion parameters, and a mixture of 54.5 billion."""
-    yield from _sizes({"nllb.n600m": "600M"}, "a name, rounded: the README has 615M where it is trained")
-    yield from _sizes({"nllb.n1_3b": "1.3B", "nllb.n3_3b": "3.3B", "nllb.moe_54b": "54.5B", "m2m100.b1_2": "1.2B"})
-    yield from _sizes({"m2m100.m418": "418M"}, "ours is the released checkpoint's count; what its name leaves out is not said")
 
 
 # --- trained -----------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import Any
 
 from configs.experiment import Experiment
 from configs.overrides import override
-from data.paths import scratch
+from data.paths import write_whole
 from scripts import cli
 from scripts.reproductions.entry import ReproductionError, Row
 
@@ -148,9 +148,7 @@ def kept(run: Run, name: str, compute: Callable[[], dict[str, float]]) -> dict[s
     """Returns what is computed from a finished run's weights, from a file beside them if it is there."""
     file = run.workdir / f"{name}.json"
     if not file.exists():
-        with scratch(file) as beside:
-            (beside / "new").write_text(json.dumps(compute(), indent=1))
-            (beside / "new").replace(file)
+        write_whole(file, json.dumps(compute(), indent=1))
     return json.loads(file.read_text())
 
 

@@ -26,7 +26,7 @@ from data.prepare import PREPARED
 from data.reading.caches import vocabulary_fields
 from models.families import FAMILIES, config_classes
 from models.vit.config import VitConfig
-from scripts.lab import golden
+from tests.helpers import golden
 
 
 @pytest.mark.parametrize("name", registry.names())

@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 
 from configs import registry
-from configs.optimizers import Constant, Lamb
-from configs.overrides import override
+from configs.experiment import Experiment
+from configs.optimizers import Constant, Cosine, InverseSqrt, Lamb
+from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
 
 
@@ -25,13 +26,25 @@ def test_an_optional_part_is_added_and_removed():
     e = registry.load("gpt.quickstart")
     mixture = override(e, ["--model.moe", "MoeConfig", "--model.moe.experts.count", "4"])
     assert mixture.model.moe.experts.count == 4  # pyright: ignore[reportAttributeAccessIssue]
-    assert override(mixture, ["--model.moe", "None"]).model == dataclasses.replace(e.model, moe=None)
+    for text in ("None", "null"):
+        assert override(mixture, ["--model.moe", text]).model == dataclasses.replace(e.model, moe=None)
 
 
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--optimizer", "Lomb"], "--optimizer 'Lomb': no such class; did you mean 'Lamb'?"),
+        (
+            ["--optimizer", "Lomb"],
+            "--optimizer 'Lomb': no such class; did you mean 'Lamb'? Choose from Adafactor, AdamW, Lamb, Sgd",
+        ),
+        (["--model.moe", "nil"], "--model.moe 'nil': no such class; did you mean 'null'? Choose from MoeConfig, null"),
+        (
+            ["--optimizer", "Sgd", "--optimizer.weight_decay", "0.1"],
+            "no field or option --optimizer.weight_decay; AdamW and Lamb",
+        ),
+        (["--model.moe.experts.count", "4"], "no field or option --model.moe.experts.count; MoeConfig has it: --model.moe MoeC"),
+        (["--model.feed_forward", "Moe"], "no field or option --model.feed_forward; it has the fields activation, bias, dropout"),
+        (["--data.packed", "yes"], "no field or option --data.packed"),
         (["--optimizer", "Sgd", "--optimizer.b1", "0.5"], "no field or option --optimizer.b1"),
         (["--model.heads", "8"], "no field or option --model.heads; did you mean 'model.attention.heads'?"),
         (["--model.norm_eps", "1e-5"], "no field or option --model.norm_eps; did you mean 'model.norm.eps'?"),
@@ -43,3 +56,45 @@ def test_a_bad_choice_is_refused(arguments, line):
     with pytest.raises(ConfigError) as caught:
         override(registry.load("gpt.quickstart"), arguments)
     assert str(caught.value).startswith(line)
+
+
+def with_notes(name: str, *arguments: str) -> tuple[Experiment, list[str]]:
+    e = registry.load(name)
+    changed = override(e, arguments)
+    return changed, schedule_notes(e, changed, arguments)
+
+
+def test_a_schedule_that_ends_with_the_run_follows_its_steps():
+    """It says so. The warm-up keeps its steps, or its share where it would be longer than the run."""
+    e, notes = with_notes("gpt.quickstart", "--train.steps", "1200")
+    assert e.optimizer.schedule == Cosine(peak=2e-3, steps=1200, warmup=40, floor=0.1)
+    assert notes == ["the schedule follows --train.steps: steps: 600 -> 1200"]
+    e, notes = with_notes("gpt.quickstart", "--train.steps=30")
+    assert e.optimizer.schedule == Cosine(peak=2e-3, steps=30, warmup=2, floor=0.1)
+    assert notes == ["the schedule follows --train.steps: steps: 600 -> 30, warmup: 40 -> 2"]
+    assert registry.load("gpt.quickstart").with_steps(30) == e
+    e, notes = with_notes("gpt.quickstart", "--optimizer.schedule", "Linear", "--train.steps", "30")
+    assert (e.optimizer.schedule.steps, notes) == (30, [])  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_schedule_of_its_own_length_keeps_it():
+    """One that is given on the command line, one that does not end with the run, and one without an end."""
+    e, notes = with_notes("gpt.quickstart", "--train.steps", "30", "--optimizer.schedule.steps", "600")
+    assert (e.optimizer.schedule, notes) == (
+        registry.load("gpt.quickstart").optimizer.schedule,
+        ["the warm-up of 40 steps is not shorter than the run of 30"],
+    )
+    e, notes = with_notes("gpt.mlperf_175b", "--train.steps", "300")
+    assert e.optimizer == registry.load("gpt.mlperf_175b").optimizer
+    assert notes == ["the schedule keeps its own steps=108600; --optimizer.schedule.steps changes them"]
+    e, notes = with_notes("m2m100.m418", "--train.steps", "300")
+    assert isinstance(e.optimizer.schedule, InverseSqrt)
+    assert notes == ["the warm-up of 4000 steps is not shorter than the run of 300"]
+    assert with_notes("gpt.quickstart", "--optimizer.schedule.steps", "900")[1] == []
+
+
+def test_a_new_schedule_ends_with_the_run():
+    """A class with a length takes the run's, which it needs not be given."""
+    schedule = ["--optimizer.schedule", "Cosine", "--optimizer.schedule.peak", "1e-3"]
+    assert with_notes("m2m100.m418", *schedule)[0].optimizer.schedule == Cosine(peak=1e-3, steps=500_000)
+    assert with_notes("m2m100.m418", *schedule, "--train.steps", "50")[0].optimizer.schedule == Cosine(peak=1e-3, steps=50)

@@ -10,6 +10,7 @@ theirs.py hear TO                      a sound and its log-mel frames
 theirs.py continue FOLDER              ids and logits that follow the prompts of given.json, greedily, to written*.safetensors
 theirs.py transcribe FOLDER            the same of the sounds of given.safetensors, by Whisper
 theirs.py texts FOLDER...              ids of texts by each folder's tokenizer, and how its model continues them, to texts.json
+theirs.py chat FOLDER                  ids of the prompt at each of the user's turns of the messages of given.json
 theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
@@ -333,6 +334,13 @@ def texts(folder: Path) -> None:
     (folder / "texts.json").write_text(json.dumps(rows) + "\n")
 
 
+def chat(folder: Path) -> list[list[int]]:
+    """Ids of a conversation up to each answer."""
+    tokenizer, messages = transformers.AutoTokenizer.from_pretrained(folder), json.loads((folder / "given.json").read_text())
+    ends = [i + 1 for i, message in enumerate(messages) if message["role"] == "user"]
+    return [tokenizer.apply_chat_template(messages[:end], add_generation_prompt=True)["input_ids"] for end in ends]
+
+
 def transcribe(folder: Path) -> None:
     """Writes what is said in each sound, a window of 30 s; each token is computed from all before it, without a cache."""
     given, model = json.loads((folder / "given.json").read_text()), load(folder)
@@ -378,6 +386,8 @@ if __name__ == "__main__":
             hear(Path(to))
         case ["continue", folder]:
             continue_(Path(folder))
+        case ["chat", folder]:
+            print(json.dumps(chat(Path(folder))))
         case ["texts", *folders]:
             for folder in folders:
                 texts(Path(folder))

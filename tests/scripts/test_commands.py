@@ -210,7 +210,10 @@ def test_every_command_of_the_readme_exists():
     named = {
         (page, module)
         for page in [root / "README.md", *(root / "docs").glob("*.md")]
-        for module in re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text())
+        for module in [
+            *re.findall(r"python -m (scripts(?:\.\w+)+)", page.read_text()),
+            *(f"scripts.{name}" for name in re.findall(r"^ +(?:\.venv/bin/)?shardzoo (\w+)", page.read_text(), re.MULTILINE)),
+        ]
     }
     assert len(named) > 8
     for page, module in named:

@@ -130,9 +130,7 @@ def test_no_command_opens_weights_by_another_way():
     ways = r"(?<!class )\b(HuggingFace|Gguf|Bare|Peft|Release|read_params|read_stored)\("
     using = {name for name, text in texts.items() if not name.startswith("tests") and re.search(ways, text)}
     assert using == {
-        "scripts/lab/faults.py",
         "scripts/convert.py",
-        "scripts/lab/fuzz/readers.py",
         "trainers/checkpoints/checkpoint.py",
         "trainers/weights/load_any.py",
         "trainers/weights/release.py",

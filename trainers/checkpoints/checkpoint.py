@@ -401,6 +401,17 @@ def newest_step(workdir: Path) -> int | None:
         return manager.latest_step()
 
 
+def begun(workdir: Path) -> Experiment | None:
+    """Returns the experiment of a run's newest checkpoint; None where there is none that can be read."""
+    folder = folder_of(workdir)
+    if not folder.is_dir():
+        return None
+    with _reader(folder) as manager, contextlib.suppress(DamageError, StoreReadError, registry.ConfigError):
+        if (step := manager.latest_step()) is not None:
+            return registry.from_json(_meta(manager, step)["experiment"])
+    return None
+
+
 def _none_yet(workdir: Path, folder: epath.Path) -> str:
     """Returns why a run has no checkpoint, and what can be done."""
     unfinished = sorted(path.name.partition(".")[0] for path in folder.iterdir() if _UNFINISHED in path.name)

@@ -1,6 +1,5 @@
 """Tables about an experiment: its parameters, their placement, and the communication of its compiled step."""
 
-import inspect
 import itertools
 import math
 from collections import Counter
@@ -27,11 +26,10 @@ from trainers.text_table import text_table
 def describe(e: Experiment) -> dict[str, Any]:
     """Returns sizes and placement of every parameter, as plain values; needs no device and no array.
 
-    Keys: experiment, config (fields by path), layout, parameters (how many), convention (what published counts include, where
-    they differ), components (how many of each), tensors
-    (name, component, shape, dtype, axes, spec, bytes_per_device, decayed), bytes_per_device (parameters, optimizer),
-    compiler (chip, set and options of the compiler on the TPU generation that it is planned for), pictures (lines of text, see
-    trainers/hlo/diagrams.py).
+    Keys: experiment (its JSON form), config (fields by path), layout, parameters (how many), convention (what published counts
+    include, where they differ), components (how many of each), tensors (name, component, shape, dtype, axes, spec,
+    bytes_per_device, decayed), bytes_per_device (parameters, optimizer), compiler (chip, set and options of the compiler on the
+    TPU generation that it is planned for), pictures (lines of text, see trainers/hlo/diagrams.py).
     """
     plan = make_plan(e, abstract=True)
     tensors = [_tensor(info) for info in plan.parameters]
@@ -39,7 +37,7 @@ def describe(e: Experiment) -> dict[str, Any]:
     for info in plan.parameters:
         by_component[info.scope.path] += info.size
     return {
-        "experiment": e.name,
+        "experiment": registry.to_json(e),
         "config": dict(line.split(": ", 1) for line in registry.lines(e)),
         "layout": {
             "name": e.layout.name,
@@ -153,8 +151,7 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
     """Returns `describe` (and `communication`, if it is included) as text."""
     mib = 2**20
     mesh = " x ".join(f"{k} {v}" for k, v in description["layout"]["mesh"].items())
-    # Without the indentation that Python keeps up to 3.12.
-    lines = [inspect.getdoc(registry.lookup(e.name)) or "", "", "Config"]
+    lines = [registry.page(e.name), "", "Config"]
     lines += [f"  {k}: {v}" for k, v in description["config"].items() if not k.startswith("layout.")]
     lines += ["", f"Layout {description['layout']['name']!r} on {mesh} = {e.layout.devices} devices"]
     for path, rules in description["layout"]["rules"].items():

@@ -1,36 +1,12 @@
 """Sample-and-rank: candidates for the next turn of a conversation are drawn and ranked (LaMDA, arXiv 2201.08239, section 3)."""
 
-import dataclasses
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.lamda.encoding import fitting_turns
-from data.lamda.prompt_format import prompt
-from data.task import RanksResponses, Task
-from models.protocol import ContinuesText, Model
+from models.protocol import Model
+from trainers.inference.forms import RatedForm
 from trainers.inference.generation import Continuation, Generate, Generator
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Respond:
-    """Settings of an answer.
-
-    Attributes:
-      candidates: the number that is drawn.
-      top_k: draws among this number of likeliest tokens; 0 among all.
-      tokens: longest candidate; at most half of the positions that the model has.
-      context: the most tokens of a conversation that are read; the oldest turns are left out.
-      seed: of the draws.
-    """
-
-    candidates: int = 16
-    top_k: int = 40
-    tokens: int = 64
-    context: int = 256
-    seed: int = 0
 
 
 class Candidate(NamedTuple):
@@ -45,64 +21,39 @@ class Candidate(NamedTuple):
 
 
 class Responder:
-    """Candidates from a model's parameters, by one compiled program.
+    """Candidates from a model's parameters, ranked by the model's own ratings of them (data.task.RanksResponses).
 
-    They are ranked by the model's own ratings of them if its task has ratings (data.task.RanksResponses), and otherwise by
-    log-likelihood per token, as in the paper before fine-tuning. A rating costs a few tokens: the candidate is in the cache.
+    A rating costs a few tokens: the candidate is in the cache.
 
     Args:
       model: with shapes for parameters, on its mesh.
-      vocabulary: the folder of its tokenizer.json.
-      task: of the data that the model was trained on.
+      config: its samples are the candidates.
+      form: of the conversations that the model was tuned on.
       emit: called with the first candidate's text so far whenever a token was drawn.
 
     Raises:
       DataError: the model reads no text from left to right, or its vocabulary does not fit.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        config: Respond,
-        vocabulary: Path,
-        task: Task | None = None,
-        emit: Callable[[str], object] | None = None,
-    ):
-        self.task = task if isinstance(task, RanksResponses) else None
-        suffixes = []
-        if self.task:
-            suffixes = [ids for name in self.task.ranking for ids in self.task.rating_ids(vocabulary, name)]
-        longest = (model.longest if isinstance(model, ContinuesText) else None) or sys.maxsize  # Generator refuses other models
-        tokens = min(config.tokens, longest // 2)
-        generate = Generate(
-            tokens=tokens,
-            temperature=1.0,
-            top_k=config.top_k,
-            samples=config.candidates,
-            seed=config.seed,
-            batch_size=1,
-            length=min(config.context, longest - tokens),
-            line=True,
-        )
-        self.generator = Generator(model, generate, vocabulary, emit, suffixes)
+    def __init__(self, model: Model, config: Generate, form: RatedForm, emit: Callable[[str], object] | None = None):
+        self.form = form
+        suffixes = [ids for name in form.task.ranking for ids in form.task.rating_ids(form.vocabulary, name)]
+        self.generator = Generator(model, config, form.vocabulary, emit, suffixes, form)
 
-    def __call__(self, params: Any, turns: Sequence[str], seed: int | None = None) -> list[Candidate]:
+    def __call__(self, params: Any, turns: Sequence[str], room: int, seed: int | None = None) -> list[Candidate]:
         """Returns the candidates for the turn after these turns, best first.
 
         Args:
+          room: the most tokens of a conversation that are read; the oldest turns are left out.
           seed: of the draws; the configuration's by default.
 
         Raises:
           DataError: the last turn alone is too long.
         """
-        tokenizer = self.generator.tokenizer
-        around = len(tokenizer.before) + len(tokenizer.behind)
-        kept = fitting_turns(turns, tokenizer, self.generator.config.length - around)
-        (drawn,) = self.generator(params, [prompt(kept)], seed)
-        if self.task is None:
-            candidates = [Candidate(c.text.strip(), c.score, {}, c.score / (len(c.ids) + 1), c.ids) for c in drawn]
-        else:
-            candidates = good_enough([_rated(c, self.task.ranking) for c in drawn], self.task.floors)
+        ids, _ = self.form.fitting([{"role": "user", "content": turn} for turn in turns], room)
+        (drawn,) = self.generator(params, [ids], seed)
+        task = self.form.task
+        candidates = good_enough([_rated(c, task.ranking) for c in drawn], task.floors)
         return sorted(candidates, key=lambda candidate: -candidate.score)
 
 

@@ -29,11 +29,12 @@ class Query(NamedTuple):
 
 
 class Reply(NamedTuple):
-    """The text for the user, the candidates that it was chosen from (best first), and the queries before it."""
+    """The text for the user, the candidates that it was chosen from (best first), the queries before it, and remarks on it."""
 
     text: str
-    candidates: Sequence["Candidate"]
-    queries: Sequence[Query]
+    candidates: Sequence["Candidate"] = ()
+    queries: Sequence[Query] = ()
+    remarks: Sequence[str] = ()
 
 
 def for_user(beginning: str) -> str:

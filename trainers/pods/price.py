@@ -56,7 +56,7 @@ _COLORS = re.compile(r"colors:(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class Price:
-    """The cost of a step on each device, in seconds. The parts of `step_s` are the properties from `matrix_s` to `unpriced_s`.
+    """The cost of a step on each device, in seconds.
 
     Attributes:
       rows: every instruction that takes time, most seconds first.
@@ -69,34 +69,18 @@ class Price:
     problems: list[str]
     spans: list[Span]
 
-    @property
-    def matrix_s(self) -> float:
-        """Seconds of fusions with matrix products."""
-        return self._exposed("matrix")
-
-    @property
-    def vector_s(self) -> float:
-        return self._exposed("vector")
-
-    @property
-    def kernel_s(self) -> float:
-        """Seconds of Pallas kernels."""
-        return self._exposed("kernel")
-
-    @property
-    def dma_s(self) -> float:
-        """Seconds of waiting for copies between memories."""
-        return self._exposed("dma")
+    @functools.cached_property
+    def exposed(self) -> Mapping[str, float]:
+        """Seconds by which the rows of each kind lengthen the step, which they add up to."""
+        exposed: dict[str, float] = defaultdict(float)
+        for row in self.rows:
+            exposed[row.kind] += row.exposed
+        return exposed
 
     @property
     def exposed_s(self) -> float:
         """Seconds of waiting for collectives."""
-        return self._exposed(*KINDS)
-
-    @property
-    def unpriced_s(self) -> float:
-        """Seconds of instructions without an estimate, at the bandwidth of the main memory."""
-        return self._exposed("unpriced")
+        return sum(self.exposed[kind] for kind in KINDS)
 
     @property
     def communication_s(self) -> float:
@@ -107,26 +91,6 @@ class Price:
     def hlo_flops(self) -> float:
         """FLOPs of matrix products, including recomputed ones."""
         return sum(row.times * row.flops for row in self.rows)
-
-    @functools.cached_property
-    def exposed_by_axes(self) -> dict[tuple[str, tuple[str, ...] | None], float]:
-        """`exposed_s` by kind of collective and mesh axes."""
-        exposed: dict[tuple[str, tuple[str, ...] | None], float] = defaultdict(float)
-        for row in self.rows:
-            if row.kind in KINDS:
-                exposed[row.kind, row.axes] += row.exposed
-        return dict(exposed)
-
-    @functools.cached_property
-    def exposed_by_kind(self) -> dict[str, float]:
-        """`exposed_s` by kind of collective."""
-        exposed: dict[str, float] = defaultdict(float)
-        for (kind, _), seconds in self.exposed_by_axes.items():
-            exposed[kind] += seconds
-        return dict(exposed)
-
-    def _exposed(self, *kinds: str) -> float:
-        return sum(row.exposed for row in self.rows if row.kind in kinds)
 
 
 def price(
@@ -151,8 +115,8 @@ def price(
     simulation.run(reader.steps(tree(program)))
     rows, spans = simulation.finish()
     result = Price(simulation.now, rows, [*reader.problems, *simulation.problems], spans)
-    if result.unpriced_s > UNPRICED * result.step_s:
-        share = result.unpriced_s / result.step_s
+    if (unpriced := result.exposed["unpriced"]) > UNPRICED * result.step_s:
+        share = unpriced / result.step_s
         result.problems.append(f"{share:.1%} of the step has no estimate: its rows are of the kind unpriced")
     return result
 

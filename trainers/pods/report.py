@@ -53,10 +53,11 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     error = None if is_mixture else calibration.error(chip.name)  # all published runs that calibrate are dense models
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
-    busy = {"matrix": priced.matrix_s, "vector": priced.vector_s, "kernel": priced.kernel_s}
+    busy = {kind: priced.exposed[kind] for kind in ("matrix", "vector", "kernel")}
     useful = 1 - bubble_s / max(sum(busy.values()), bubble_s, 1e-12)
     parts = {name: seconds * useful for name, seconds in busy.items()}
-    parts |= {"bubble": bubble_s, "communication": priced.exposed_s, "memory": priced.dma_s, "unpriced": priced.unpriced_s}
+    parts |= {"bubble": bubble_s, "communication": priced.exposed_s}
+    parts |= {"memory": priced.exposed["dma"], "unpriced": priced.exposed["unpriced"]}
     assignment = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
     return {
         "experiment": e.name,
@@ -88,7 +89,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "parts": parts,
         "communication_s": priced.communication_s,
         "exposed_communication_share": priced.exposed_s / step,
-        "exposed_all_to_all_share": priced.exposed_by_kind.get("all-to-all", 0.0) / step,
+        "exposed_all_to_all_share": priced.exposed["all-to-all"] / step,
         "bubble_share": bubble_s / step,
         "collectives": _collectives(priced.rows),
         "rows": [_row(row) for row in priced.rows[:10]],

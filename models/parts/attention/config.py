@@ -4,21 +4,28 @@ import dataclasses
 import math
 from typing import Literal
 
-from models.parts.numbers import check_base, check_epsilon, check_finite, check_literals
+from models.parts.numbers import check_base, check_epsilon, check_finite, check_least, check_literals, nearest_divisor
 
 NormKind = Literal["rms", "rms_plus_one", "layer"]
 Biases = Literal["", "o", "qv", "qkv", "qvo", "qkvo"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Interpolation:
-    """Rates / factor (Chen et al., arXiv 2306.15595)."""
-
-    factor: float
+class _Scaling:
+    """A way to stretch the rates of rotary positions."""
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_factor(self.factor)
+        if not (factor := getattr(self, "factor", 1)) > 0:
+            raise ValueError(f"factor={factor}: must be positive; 1 changes nothing")
+        if (original := getattr(self, "original", 1)) < 1:
+            raise ValueError(f"original={original}: must be the length of the first training, 1 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interpolation(_Scaling):
+    """Rates / factor (Chen et al., arXiv 2306.15595)."""
+
+    factor: float
 
     def rate(self, j: int, dims: int, base: float) -> float:
         """Returns the rate of the j-th pair of dimensions."""
@@ -26,7 +33,7 @@ class Interpolation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Llama3:
+class Llama3(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between (Llama 3.1).
 
     Attributes:
@@ -40,9 +47,7 @@ class Llama3:
     high: float = 4.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_factor(self.factor)
-        check_original(self.original)
+        super().__post_init__()
         if not self.low < self.high:
             raise ValueError(f"low={self.low}: must be less than high={self.high}; Llama 3.1 has 1 and 4")
 
@@ -55,7 +60,7 @@ class Llama3:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Yarn:
+class Yarn(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between by dimension (Peng et al., arXiv 2309.00071, section 3.2).
 
     Attributes:
@@ -72,11 +77,6 @@ class Yarn:
     whole: bool = True
     amplitude: float = 1.0
 
-    def __post_init__(self) -> None:
-        check_finite(self)
-        check_factor(self.factor)
-        check_original(self.original)
-
     def rate(self, j: int, dims: int, base: float) -> float:
         """Returns the rate of the j-th pair of dimensions."""
 
@@ -92,7 +92,7 @@ class Yarn:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongRope:
+class LongRope(_Scaling):
     """Each rate by a factor of its own (Ding et al., arXiv 2402.13753).
 
     Attributes:
@@ -107,8 +107,7 @@ class LongRope:
     amplitude: float = 1.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_original(self.original)
+        super().__post_init__()
         if not self.short or len(self.short) != len(self.long):
             raise ValueError(
                 f"short and long have {len(self.short)} and {len(self.long)} factors: must have equally many, one for each rate"
@@ -179,18 +178,6 @@ class Rotary:
         if self.scaling is not None:
             return [self.scaling.rate(j, dims, self.base) for j in pairs]
         return [self.base ** -(2 * j / dims) for j in pairs]
-
-
-def check_factor(value: float) -> None:
-    """Raises ValueError for a factor that rates cannot be divided by."""
-    if not value > 0:
-        raise ValueError(f"factor={value}: must be positive; 1 changes nothing")
-
-
-def check_original(value: int) -> None:
-    """Raises ValueError for what is no length of a text."""
-    if value < 1:
-        raise ValueError(f"original={value}: must be the length of the first training, 1 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,8 +298,7 @@ class GroupedQuery:
         check_finite(self)
         check_literals(self)
         if self.heads % self.groups:
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.kv_heads))
+            best = nearest_divisor(self.heads, self.kv_heads)
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
 
     @property
@@ -361,9 +347,8 @@ class Latent:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        for name, least in (("rank", 1), ("query_rank", 0), ("head_dim", 1), ("value_dim", 1)):
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"{name}={value}: must be {least} or more")
+        check_least(self, 1, "rank", "head_dim", "value_dim")
+        check_least(self, 0, "query_rank")
         check_epsilon(self.norm_eps)
 
     @property

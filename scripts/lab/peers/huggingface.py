@@ -6,7 +6,6 @@ keys and values, and no attention mask, as no row is padded. Adapters are PEFT's
 """
 
 import functools
-import platform
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -14,6 +13,7 @@ import transformers  # pyright: ignore[reportMissingImports]
 
 from scripts.lab.peers import sizes
 from scripts.lab.peers.serve import Run, serve
+from scripts.lab.peers.torch_training import description, training
 
 ACTIVATIONS = {"gelu_tanh": "gelu_pytorch_tanh"}  # the zoo's names, where theirs differ
 
@@ -186,12 +186,8 @@ def made(fields: dict[str, Any]) -> tuple[Any, Any]:
     return FAMILIES[fields["name"].split(".")[0]](fields["model"], fields["data"])
 
 
-def description(model: Any) -> dict[str, Any]:
-    return {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "transformers": transformers.__version__},
-        "settings": f"{type(model).__name__}, eager, {model.config._attn_implementation}, {torch.get_num_threads()} threads",
-    }
+def described(model: Any) -> dict[str, Any]:
+    return description(model, model.config._attn_implementation, transformers=transformers.__version__)
 
 
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
@@ -204,26 +200,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
         config = peft.LoraConfig(r=lora["rank"], lora_alpha=lora["alpha"], target_modules="all-linear", task_type="CAUSAL_LM")
         model = peft.get_peft_model(model, config)
     model.train()
-    o = fields["optimizer"]
-    optimizer = torch.optim.AdamW(
-        [p for p in model.parameters() if p.requires_grad],
-        lr=o["schedule"]["value"],
-        betas=(o["b1"], o["b2"]),
-        eps=o["eps"],
-        weight_decay=o["weight_decay"],
-        fused=True,
-    )
-
-    def run(steps: int) -> float:
-        loss = torch.zeros(())
-        for _ in range(steps):
-            loss = model(**batch()).loss
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss.item()
-
-    return description(model), run
+    return described(model), training(model, fields["optimizer"], lambda: model(**batch()).loss)
 
 
 def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
@@ -252,7 +229,7 @@ def generate(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
                 outputs = outputs_of(batch())
         return float(outputs.shape[1] - (prompt or 1))  # without the prompt, or the token that starts an output
 
-    return description(model), run
+    return described(model), run
 
 
 if __name__ == "__main__":

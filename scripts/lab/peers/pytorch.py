@@ -5,7 +5,6 @@ Depends on the fields of an experiment only, not on the zoo's code. The training
 channels last, the fused AdamW.
 """
 
-import platform
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -13,6 +12,7 @@ from torch import nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional as F  # pyright: ignore[reportMissingImports]
 
 from scripts.lab.peers.serve import Run, serve
+from scripts.lab.peers.torch_training import description, training
 
 
 class Conditioned(nn.Module):
@@ -81,35 +81,16 @@ class MetNet2(nn.Module):
 
 def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     torch.manual_seed(0)
-    m, d, o = fields["model"], fields["data"], fields["optimizer"]
+    m, d = fields["model"], fields["data"]
     model = MetNet2(m).to(memory_format=torch.channels_last)
-    optimizer = torch.optim.AdamW(
-        model.parameters(),
-        lr=o["schedule"]["value"],
-        betas=(o["b1"], o["b2"]),
-        eps=o["eps"],
-        weight_decay=o["weight_decay"],
-        fused=True,
-    )
     rows, points = d["batch_size"], [size * m["detail"]["upsample"] for size in m["crop"]]
 
-    def run(steps: int) -> float:
-        loss = torch.zeros(())
-        for _ in range(steps):
-            frames = torch.rand(rows, d["frames"], m["channels"] + m["masks"], d["height"], d["width"])
-            logits = model(frames, torch.randint(1, m["leads"] + 1, (rows,)))
-            loss = F.cross_entropy(logits, torch.randint(m["bins"]["count"], (rows, *points)))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-        return loss.item()
+    def loss() -> Any:
+        frames = torch.rand(rows, d["frames"], m["channels"] + m["masks"], d["area"]["height"], d["area"]["width"])
+        logits = model(frames, torch.randint(1, m["leads"] + 1, (rows,)))
+        return F.cross_entropy(logits, torch.randint(m["bins"]["count"], (rows, *points)))
 
-    description = {
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__},
-        "settings": f"{type(model).__name__}, eager, channels last, {torch.get_num_threads()} threads",
-    }
-    return description, run
+    return description(model, "channels last"), training(model, fields["optimizer"], loss)
 
 
 if __name__ == "__main__":

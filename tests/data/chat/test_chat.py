@@ -54,10 +54,10 @@ def test_both_forms_are_read_alike(tmp_path):
 @pytest.mark.parametrize(
     "line, part",
     {
-        '{"messages": 3}': "line 2: expected a list",
+        '{"messages": 3}': r"a\.jsonl, row 2: expected a list",
         '{"messages": [{"role": "usr", "content": "a"}]}': "no role 'usr'; did you mean 'user'",
         '{"messages": [{"role": "user", "content": [{"type": "image"}]}]}': "only texts are read",
-        '{"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}': "line 2: a message .* has weight 0.5, which",
+        '{"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}': "row 2: a message .* has weight 0.5, which",
         '{"messages": [{"role": "assistant", "content": "a", "weight": true}]}': "has weight true, which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": "0"}]}': "has weight .0., which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": null}]}': "has weight null, which must be 0 or 1",

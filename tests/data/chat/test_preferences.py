@@ -57,7 +57,7 @@ def test_pairs_are_read_in_every_form(tmp_path):
     file = write(tmp_path / "pairs.jsonl", forms)
     assert list(sources.read(file)) == [{"prompt": prompt, "chosen": [yes], "rejected": [no]}] * 4
     assert isinstance(PreferenceCache.from_source(str(file)), PreferenceCache)
-    with pytest.raises(DataError, match="line 1: a preference needs a prompt"):
+    with pytest.raises(DataError, match=r"pairs\.jsonl, row 1: a preference needs a prompt"):
         list(sources.read(write(file, [{"chosen": [*prompt, yes], "rejected": [*prompt, yes]}])))
 
 
@@ -77,7 +77,7 @@ def test_answers_that_repeat_the_prompt_behind_a_system_turn_are_recognised(tmp_
     ]
     assert list(sources.read(write(tmp_path / "pairs.jsonl", forms))) == [want] * len(forms)
     other = {"prompt": [*system, *prompt], "chosen": [{"role": "system", "content": "T"}, *prompt, *yes], "rejected": no}
-    with pytest.raises(DataError, match="line 2: the 'chosen' answer repeats the prompt behind another system turn"):
+    with pytest.raises(DataError, match="row 2: the 'chosen' answer repeats the prompt behind another system turn"):
         list(sources.read(write(tmp_path / "pairs.jsonl", [want, other])))
 
 

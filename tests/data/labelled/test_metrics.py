@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from data.labelled import metrics
 from data.labelled.sources import TASKS
@@ -71,3 +72,13 @@ def test_predictions_that_are_no_class():
     assert metrics.macro_f1(confusion) == pytest.approx((2 / 3 + 2 / 3 + 0) / 3)
     assert metrics.accuracy(confusion) == 2 / 5
     assert metrics.scores_of("brown_tags", confusion)["majority"] == 2 / 5
+
+
+def test_correlations_are_scipys():
+    """They are those of the pairs that a table stands for; a last column of predictions that are no class is left out."""
+    counts, values = np.array([[3, 1, 0], [1, 0, 2], [0, 1, 4]]), (0.0, 1.0, 4.0)
+    pairs = [(values[i], values[j]) for i in range(3) for j in range(3) for _ in range(counts[i, j])]
+    scores = metrics.correlations(np.pad(counts, ((0, 0), (0, 1)), constant_values=7), values)
+    assert scores["pearson"] == pytest.approx(stats.pearsonr(*zip(*pairs, strict=True)).statistic)
+    assert scores["spearman"] == pytest.approx(stats.spearmanr(*zip(*pairs, strict=True)).statistic)
+    assert metrics.correlations(np.diag([4, 0, 0]), values) == {"pearson": 0.0, "spearman": 0.0}

@@ -114,7 +114,7 @@ def test_what_cannot_be_used_is_left_out_and_counted(tmp_path):
     ("table", "message"),
     [
         ("name,text\na.wav,ano\n", "no column 'file_name'"),
-        ("file_name,text\n", "names no sound"),
+        ("file_name,text\n", "the table has no rows"),
         ("file_name,text\n../a.wav,ano\n", "row 1: file_name '../a.wav' leaves the folder"),
         ("file_name,text,split\na.wav,ano,tran\n", "no split 'tran'; did you mean 'train'"),
     ],

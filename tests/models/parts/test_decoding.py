@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
 
-from models.parts.decoding import NEVER, beam_search, follow, sample, truncate
+from models.parts import decoding
+from models.parts.decoding import NEVER, Samples, beam_search, follow, sample, truncate
 
 EOS = 3
 
@@ -110,14 +111,15 @@ def test_other_ends_end_a_sample():
     assert_allclose(logp[0, 0], np.log(0.6 * 0.6), rtol=1e-5)
 
 
-def test_tokens_are_emitted_as_they_are_drawn():
-    """The host sees every step's tokens in order, padding of those that have ended included, and the draws do not change."""
-    steps: list[np.ndarray] = []
+def test_tokens_are_drawn_one_by_one_as_in_a_loop():
+    """A call for each token gives the tokens and log-probabilities of the loop, until all continuations have ended."""
     options = {"samples": 3, "steps": 5}
-    tokens, _, _ = jax.jit(lambda: draw(**options, emit=lambda at, new_BK: steps.append(new_BK)))()
-    jax.effects_barrier()
-    assert_array_equal(tokens, draw(**options)[0])
-    assert_array_equal(np.stack(steps, axis=-1)[0], np.asarray(tokens)[0, :, : len(steps)])
+    tokens, logp, _ = draw(**options)
+    drawn = Samples.empty(None, jnp.array([True]), 3, 5, -1)
+    while not np.all(drawn.done_BK) and drawn.at < 5:
+        drawn = decoding.draw(Chain(), drawn, jax.random.key(0), temperature=1.0, eos=EOS, pad=-1)
+    assert_array_equal(drawn.tokens_BKT, tokens)
+    assert_allclose(drawn.logp_BK, logp, rtol=1e-6)
 
 
 class Counter:

@@ -11,6 +11,7 @@ from data.vocabularies.tokenizers import Tokenizer
 from models.execution import Execution
 from tests.parity.live import FIXTURES
 from tests.parity.vocabularies import TEXTS, TOKENS, VOCABULARIES
+from trainers.inference.forms import TemplateForm
 from trainers.inference.generation import Generate, Generator
 from trainers.inference.load import load
 from trainers.weights import huggingface, release
@@ -93,7 +94,7 @@ def test_a_turn_and_a_text_have_their_own_ends(tmp_path):
     )
     (folder / files.GENERATION).write_text('{"eos_token_id": 1}')
     weights = open_weights(folder)
-    chat = Generator(load(weights, Execution()).model, Generate(chat=True), folder)
+    chat = Generator(load(weights, Execution()).model, Generate(), folder, form=TemplateForm(folder))
     assert chat.ends == (100, 1)
     huggingface.write_folder(weights, tmp_path / "back")
     assert json.loads((tmp_path / "back" / files.GENERATION).read_text())["eos_token_id"] == [100, 1]

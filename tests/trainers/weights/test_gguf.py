@@ -21,7 +21,7 @@ from models.interchange import InterchangeError
 from models.parts.attention.config import GroupedQuery, Rotary
 from models.parts.nested import changed
 from models.parts.transformer_config import Dense, NormConfig
-from scripts.lab.fuzz import writers
+from tests.fuzz import writers
 from tests.helpers.archives import released_weights
 from tests.parity import ours
 from trainers.weights import load_any

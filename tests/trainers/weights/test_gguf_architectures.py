@@ -19,7 +19,7 @@ from models.gpt.gguf import INTERCHANGE as GGUF
 from models.gpt.huggingface import INTERCHANGE as HUGGING_FACE
 from models.interchange import InterchangeError, tensors
 from models.parts.attention.config import GroupedQuery, Llama3, LongRope, Rotary, Scaling
-from scripts.lab.fuzz import writers
+from tests.fuzz import writers
 from trainers.weights.gguf import Gguf
 from trainers.weights.huggingface import HuggingFace
 

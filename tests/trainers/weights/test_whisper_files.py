@@ -19,7 +19,7 @@ from models.parts.nested import changed
 from models.sharding.params import to_params
 from models.whisper import ctranslate2, openai
 from models.whisper.config import WhisperConfig
-from scripts.lab.fuzz import writers
+from tests.fuzz import writers
 from tests.helpers.models import ALONE
 from trainers.weights.load_any import open_model, open_weights
 from trainers.weights.source import Arrays

@@ -1,23 +1,23 @@
 """Reads mutated files of every kind that others may have made, and counts what happens: one line, or something worse.
 
-    python -m scripts.lab.fuzz.run                                          # 200 mutations for each reader
-    python -m scripts.lab.fuzz.run --readers "GGUF,npz" --count 100000
-    python -m scripts.lab.fuzz.run --readers npz --first 4711 --count 1     # one mutation again
+    python -m tests.fuzz.run                                          # 200 mutations for each reader
+    python -m tests.fuzz.run --readers "GGUF,npz" --count 100000
+    python -m tests.fuzz.run --readers npz --first 4711 --count 1     # one mutation again
 
 A mutation depends on its number and the seed alone. Each is read in a process with bounded address space and time. The exit code
-is 1 if a mutation had another outcome than "refused" or "accepted" (scripts/lab/fuzz/campaign.py).
+is 1 if a mutation had another outcome than "refused" or "accepted" (tests/fuzz/campaign.py).
 """
 
 import dataclasses
 import time
 
 from scripts import cli
-from scripts.lab.fuzz import campaign
+from tests.fuzz import campaign
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Prints a line for each reader, and its failures by their place in the source."""
-    from scripts.lab.fuzz.readers import READERS
+    from tests.fuzz.readers import READERS
 
     parser = cli.parser(__doc__)
     parser.add_argument("--readers", default=",".join(READERS), help="names of readers, comma-separated; all by default")

@@ -32,7 +32,7 @@ from typing import Any
 from data.packages.fetch import FetchError
 from data.paths import ROOT
 from models.errors import UserError
-from scripts.lab.fuzz.mutations import Files, Mutate
+from tests.fuzz.mutations import Files, Mutate
 
 OUTCOMES = ("refused", "accepted", "traceback", "memory", "hang", "crash", "escape")
 _LONGEST_LINE = 1000  # characters
@@ -210,7 +210,7 @@ def _place_of(error: BaseException) -> str:
     """Returns the innermost line of the project's own source in a traceback."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [f for f in frames if f.filename.startswith(str(ROOT)) and "site-packages" not in f.filename]
-    frame = [f for f in own if "scripts/lab/fuzz" not in f.filename] or own
+    frame = [f for f in own if "tests/fuzz" not in f.filename] or own
     return f"{Path(frame[-1].filename).relative_to(ROOT)}:{frame[-1].lineno}" if frame else "?"
 
 

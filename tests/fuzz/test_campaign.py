@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from models.errors import UserError
-from scripts.lab.fuzz import campaign, mutations, readers
-from scripts.lab.fuzz.campaign import Limits, Reader
-from scripts.lab.fuzz.readers import READERS
+from tests.fuzz import campaign, mutations, readers
+from tests.fuzz.campaign import Limits, Reader
+from tests.fuzz.readers import READERS
 
 MUTATIONS = 12
 

@@ -1,7 +1,7 @@
 """Kills runs at random moments, most of them inside saves, and compares what they become with runs that were left alone.
 
-    python -m scripts.lab.faults --kills 200 --seed 7
-    python -m scripts.lab.faults --kills 20 --runs pipeline,LoRA --json
+    python -m tests.faults --kills 200 --seed 7
+    python -m tests.faults --kills 20 --runs pipeline,LoRA --json
 
 A run is killed and started again until it ends, then the next one begins, until every kind of run has had its share of the kills.
 For each kind the table has: kills, how many of them left a half-written save behind, runs, restarts that did not go on from

@@ -38,9 +38,9 @@ from models.families import gguf_of, interchange_of
 from models.interchange import Shape, tensors
 from models.parts.nested import changed
 from models.sharding.params import describe
-from scripts.lab.fuzz import mutations, writers
-from scripts.lab.fuzz.campaign import Reader
-from scripts.lab.fuzz.mutations import Files, Mutate
+from tests.fuzz import mutations, own_tables, writers
+from tests.fuzz.campaign import Reader
+from tests.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
 from trainers.weights import bare, ctranslate2, huggingface, load_any, peft, release, tensor_files
 from trainers.weights.source import Arrays, Weights
@@ -542,6 +542,8 @@ READERS: Mapping[str, Reader] = {
         Reader("conversations", _conversations, _read_conversations, mutations.of()),
         Reader("sound table: csv", functools.partial(_table, "csv"), _read_table, mutations.of("metadata.csv")),
         Reader("sound table: jsonl", functools.partial(_table, "jsonl"), _read_table, mutations.of("metadata.jsonl")),
+        Reader("tables", own_tables.write_tables, own_tables.read_tables, mutations.of()),
+        Reader("texts and translations", own_tables.write_texts, own_tables.read_texts, mutations.of()),
         Reader("gridded series", _series, _read_series, mutations.of()),
         Reader("cache", _cache, _read_cache, mutations.of("manifest.json", "train/toy.array_record", "test.jsonl")),
     )

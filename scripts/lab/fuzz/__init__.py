@@ -1,1 +1,0 @@
-"""Mutated files for every reader of files that others made (scripts/lab/fuzz/run.py)."""

@@ -1,0 +1,230 @@
+"""A user's own labelled text, from every form of table to rows."""
+
+import csv
+import gzip
+import json
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data.labelled import encoding, own
+from data.labelled.config import LabelledData
+from data.prepare import prepare, settings_from
+from data.reading.caches import examples, read_manifest
+from data.task import DataError
+from data.vocabularies.files import VocabularyError
+from data.vocabularies.tokenizers import Tokenizer, train_bpe
+from tests.helpers.own_data import scores_of
+from tests.helpers.rows import read_rows
+from tests.helpers.wordpiece import train_wordpiece
+
+WORDS = tuple("abcdefghijklmnopqrst")
+
+
+def sentence(number: int) -> str:
+    return " ".join(WORDS[number // 20**i % 20] for i in range(3)) + " mat"
+
+
+@pytest.fixture(scope="module")
+def vocabulary(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("vocabulary")
+    train_wordpiece([" ".join(WORDS)] * 2 + ["mat where is it blue"] * 9, folder / "tokenizer.json", 60)
+    return folder
+
+
+CLASSES = [{"text": sentence(n), "label": ["good", "bad"][n % 2]} for n in range(40)]
+PAIRS = [{"premise": sentence(n), "hypothesis": sentence(3 * n), "label": n % 3} for n in range(40)]
+SCORES = [{"sentence1": sentence(n), "sentence2": sentence(n + 1), "score": n % 11 / 2} for n in range(40)]
+SIMILAR = [{"anchor": sentence(n), "positive": sentence(n) + " blue"} for n in range(40)]
+TAGGED = [{"tokens": sentence(n).split(), "ner_tags": ["O", "B", "I", "O"]} for n in range(40)]
+BLANKS = [{name: " ".join(value) for name, value in row.items()} for row in TAGGED]
+QUESTIONS = [{"id": str(n), "question": "where is it", "context": f"it is {sentence(n)}", "answer": "mat"} for n in range(40)]
+_ANSWERS = [{"text": "mat", "answer_start": row["context"].index("mat")} for row in QUESTIONS]
+HF_QUESTIONS = [
+    {**row, "answers": {name: [value] for name, value in answer.items()}} for row, answer in zip(QUESTIONS, _ANSWERS, strict=True)
+]
+SQUAD = {
+    "version": "1.1",
+    "data": [
+        {
+            "title": str(n),
+            "paragraphs": [
+                {"context": row["context"], "qas": [{"id": row["id"], "question": row["question"], "answers": [answer]}]}
+            ],
+        }
+        for n, (row, answer) in enumerate(zip(QUESTIONS, _ANSWERS, strict=True))
+    ],
+}
+CONLL = "-DOCSTART- O\n\n" + "\n\n".join(
+    "\n".join(f"{word} x {tag}" for word, tag in zip(row["tokens"], row["ner_tags"], strict=True)) for row in TAGGED
+)
+UD = "\n\n".join(
+    "# text\n1-2\tthe\t_\t_\t_\n" + "\n".join(f"{i}\t{word}\tx\tNOUN\t_" for i, word in enumerate(row["tokens"], 1))
+    for row in TAGGED
+)
+
+
+def write_csv(path, rows, delimiter=","):
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def write_lines(path, rows):
+    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
+    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
+
+
+def write_parquet(path, rows):
+    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+
+
+SCORE_LABELS = [f"{n / 4:g}" for n in range(21)]
+LETTERS = ("classification", ["bad", "good"])
+CELLS = {  # name of the file -> what writes it, the rows, the form and the labels
+    "classes.csv": (write_csv, CLASSES, *LETTERS),
+    "classes.tsv": (lambda path, rows: write_csv(path, rows, "\t"), CLASSES, *LETTERS),
+    "classes.jsonl.gz": (write_lines, CLASSES, *LETTERS),
+    "classes.parquet": (write_parquet, CLASSES, *LETTERS),
+    "pairs.csv": (write_csv, PAIRS, "classification", ["0", "1", "2"]),
+    "pairs.jsonl": (write_lines, PAIRS, "classification", ["0", "1", "2"]),
+    "scores.csv": (write_csv, SCORES, "classification", SCORE_LABELS),
+    "scores.parquet": (write_parquet, SCORES, "classification", SCORE_LABELS),
+    "similar.jsonl": (write_lines, SIMILAR, "pair", []),
+    "tags.jsonl": (write_lines, TAGGED, "tagging", ["B", "I", "O"]),
+    "tags.parquet": (write_parquet, TAGGED, "tagging", ["B", "I", "O"]),
+    "tags.csv": (write_csv, BLANKS, "tagging", ["B", "I", "O"]),
+    "tags.conll": (lambda path, text: path.write_text(text), CONLL, "tagging", ["B", "I", "O"]),
+    "tags.conllu": (lambda path, text: path.write_text(text.replace("NOUN", "X", 9)), UD, "tagging", ["NOUN", "X"]),
+    "questions.csv": (write_csv, QUESTIONS, "span", []),
+    "questions.jsonl": (write_lines, HF_QUESTIONS, "span", []),
+    "questions.parquet": (write_parquet, HF_QUESTIONS, "span", []),
+    "squad.json": (lambda path, value: path.write_text(json.dumps(value)), SQUAD, "span", []),
+}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, name):
+    """All 40 examples are in one split each, the rows hold those of training, and three of them are shown with their labels."""
+    write, rows, form, labels = CELLS[name]
+    write(tmp_path / name, rows)
+    lines = []
+    settings = settings_from(str(tmp_path / name)).encoded_with("")
+    cache = prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append)
+    manifest = read_manifest(cache)
+    assert (manifest["form"], manifest["labels"], manifest["left_out"]) == (form, labels, 0)
+    assert manifest["vocabulary"] == 60
+    held = [example for split in ("validation", "test") for example in examples(cache, split)]
+    assert len(held) == 6 and manifest["parts"]["all"]["examples"] == 34
+    data = LabelledData(batch_size=1, length=manifest["length"], slots=manifest["slots"], spans=form == "span")
+    tokenizer = Tokenizer(cache)
+    stored = [
+        encoding.row_of(row.tobytes(), form, data.length, data.slots) for row in read_rows(cache / "train/all.array_record")
+    ]
+    targets = np.concatenate([row["targets"][row["targets"] >= 0] for row in stored])
+    assert len(targets) == {"tagging": 34 * 4, "span": 34 * 2, "pair": 34 * 2}.get(form, 34)
+    if form == "span":
+        spans = [row["tokens"][start : end + 1] for row in stored for start, end in row["targets"] if start > 0]
+        assert {tokenizer.decode(ids) for ids in spans} == {"mat"}
+    shown = [line for line in lines if line.startswith("a row of train: [CLS]")]
+    assert len(shown) == min(3, len(stored))
+    assert form == "pair" or "{" in shown[0]
+    assert prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append) == cache
+    assert lines[-1].startswith("mine: up to date")
+
+
+def rows_of(tmp_path, rows, vocabulary, **fields):
+    write_lines(tmp_path / "rows.jsonl", rows)
+    settings = settings_from(str(tmp_path / "rows.jsonl"), **fields).encoded_with("")
+    lines = []
+    return prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append), lines
+
+
+def test_what_cannot_be_used_is_counted_and_named(tmp_path, vocabulary):
+    bad = [{"text": "", "label": "good"}, {"text": "a cat", "label": None}, {"text": "\ud800", "label": "bad"}]
+    cache, lines = rows_of(tmp_path, [*CLASSES, *bad], vocabulary)
+    assert read_manifest(cache)["left_out"] == 3
+    assert "the source: 3 of 43 examples left out; rows.jsonl, row 41: no text" in lines
+
+
+def test_equal_texts_stay_together_and_a_group_does(tmp_path, vocabulary):
+    """Texts that differ in case and numbers alone are equal; a column `group` says otherwise."""
+    twice = [{**row, "text": text} for row in CLASSES for text in (row["text"], row["text"].upper() + "!")]
+    cache, _ = rows_of(tmp_path, twice, vocabulary)
+    held = [example["text"] for split in ("validation", "test") for example in examples(cache, split)]
+    assert len(held) == 12 and {text.lower().strip("!") for text in held if text.isupper() or text.endswith("!")} <= {*held}
+    (tmp_path / "grouped").mkdir()
+    grouped = [{**row, "group": n // 10} for n, row in enumerate(CLASSES)]
+    cache, _ = rows_of(tmp_path / "grouped", grouped, vocabulary)
+    sizes = [sum(1 for _ in examples(cache, split)) for split in ("validation", "test")]
+    assert sizes == [10, 10]
+
+
+def test_given_splits_are_obeyed_and_a_missing_one_is_drawn(tmp_path, vocabulary):
+    """A copy of a held-out text is not trained on, although its row says so."""
+    rows = [{**row, "split": "test" if n < 9 else "train"} for n, row in enumerate(CLASSES)]
+    cache, lines = rows_of(tmp_path, [*rows, {**CLASSES[0], "split": "train"}], vocabulary)
+    assert {example["text"] for example in examples(cache, "test")} == {row["text"] for row in CLASSES[:9]}
+    assert read_manifest(cache)["parts"]["all"]["examples"] == 31 - sum(1 for _ in examples(cache, "validation"))
+    assert any("is in the test as well" in line for line in lines) != any(
+        example["text"] == CLASSES[0]["text"] for example in examples(cache, "validation")
+    )
+
+
+def test_columns_are_mapped(tmp_path, vocabulary):
+    rows = [{"body": row["text"], "topic": row["label"], "text": "another"} for row in CLASSES]
+    cache, _ = rows_of(tmp_path, rows, vocabulary, columns="text=body,label=topic")
+    assert next(examples(cache, "test")).keys() == {"text", "label"}
+    with pytest.raises(DataError, match=r"no column 'topics'; did you mean 'topic'\?"):
+        rows_of(tmp_path, rows, vocabulary, columns="text=body,label=topics")
+
+
+@pytest.mark.parametrize(
+    ("rows", "reason"),
+    [
+        ([{"text": sentence(n), "label": "x"} for n in range(9)], "all 9 examples have the label 'x'"),
+        ([{"text": sentence(n), "score": 1} for n in range(9)], "all 9 examples have the score 1"),
+        (
+            [{"text": sentence(n), "label": n} for n in range(10_001)],
+            "more than 10,000 different labels; take the column as a score",
+        ),
+        ([{"text": "", "label": "x"}], r"no example can be used; rows\.jsonl, row 1: no text"),
+        ([{"text": "a", "label": "x", "split": "test"}, {"text": "b", "label": "x"}], "row 2: no split, which 1 other rows have"),
+    ],
+)
+def test_labels_that_nothing_can_be_learned_of_are_refused(tmp_path, vocabulary, rows, reason):
+    """Nothing is left of the cache."""
+    with pytest.raises(DataError, match=reason):
+        rows_of(tmp_path, rows, vocabulary)
+    assert not (tmp_path / "caches" / "mine").exists()
+
+
+def test_a_vocabulary_without_marks_is_refused(tmp_path, vocabulary):
+    train_bpe([" ".join(WORDS)] * 9, tmp_path / "tokenizer.json", 270)
+    with pytest.raises(VocabularyError, match=r"needs a vocabulary with \[CLS\], \[SEP\] and \[UNK\]"):
+        rows_of(tmp_path, CLASSES, tmp_path)
+
+
+def test_scores_become_the_nearest_of_21_labels():
+    labels = own.Labels()
+    for score in (0.0, 5.0, 1.1):
+        labels.add({"score": score})
+    assert [own.with_label({"score": score}, labels.values, labels.names())["label"] for score in (0, 1.1, 1.13, 5)] == [
+        "0",
+        "1",
+        "1.25",
+        "5",
+    ]
+
+
+@pytest.mark.integration
+def test_a_model_is_trained_on_scored_pairs_and_scored_by_their_correlation(tmp_path, vocabulary, monkeypatch):
+    """Three steps, from a table to the scores of the checkpoint that is opened again."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    write_csv(tmp_path / "scores.csv", SCORES)
+    prepare("mine", settings_from(str(tmp_path / "scores.csv")).encoded_with(""), vocabulary=vocabulary, progress=len)
+    scores = scores_of("bert.minilm_debian_sections", tmp_path / "run", {"vocab": 64, "head.labels": 21}, cache="mine")
+    assert {"pearson", "spearman", "macro_f1"} <= scores.keys() and -1 <= scores["pearson"] <= 1

@@ -1,0 +1,199 @@
+"""A user's own text, from every form to rows."""
+
+import bz2
+import dataclasses
+import gzip
+import io
+import json
+import lzma
+import random
+
+import numpy as np
+import pyarrow
+import pytest
+import sentencepiece
+from pyarrow import parquet
+
+from data.cache_maker import maker_of
+from data.prepare import prepare, settings_from
+from data.reading.caches import examples, read_manifest
+from data.reading.files import mapped_by
+from data.task import DataError
+from data.text import own
+from data.vocabularies.tokenizers import Tokenizer
+from tests.helpers.catalogues import WORDS
+from tests.helpers.own_data import scores_of
+from tests.helpers.rows import read_rows, unpack
+from tests.helpers.wordpiece import train_wordpiece
+
+_CHANCE = random.Random(0)
+TEXTS = [" ".join(_CHANCE.choices(WORDS, k=20)).capitalize() + f".\nLine {n}." for n in range(40)]
+ROWS = [{"text": text} for text in TEXTS]
+
+
+def _plain(path, compress=lambda content: content):
+    """Writes a folder of files, one of them for each text."""
+    path.mkdir()
+    for n, text in enumerate(TEXTS):
+        suffix = (".md", ".txt")[n % 2] + {gzip.compress: ".gz", bz2.compress: ".bz2", lzma.compress: ".xz"}.get(compress, "")
+        (path / f"{n:02d}{suffix}").write_bytes(compress(text.replace("\n", "\r\n").encode()))
+
+
+def _lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+FORMS = {
+    "folder": _plain,
+    "gz": lambda path: _plain(path, gzip.compress),
+    "bz2": lambda path: _plain(path, bz2.compress),
+    "xz": lambda path: _plain(path, lzma.compress),
+    "a.jsonl": lambda path: _lines(path, ROWS),
+    "content.jsonl": lambda path: _lines(path, [{"url": "x", "content": text} for text in TEXTS]),
+    "only.csv": lambda path: path.write_text("review\n" + "".join(f'"{text}"\n' for text in TEXTS)),
+    "a.parquet": lambda path: parquet.write_table(pyarrow.Table.from_pylist(ROWS), path),
+}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_text_becomes_rows(tmp_path, name):
+    """All documents are in one split each, with a vocabulary that is trained on the training texts; three rows are shown."""
+    FORMS[name](tmp_path / name)
+    lines = []
+    cache = prepare("mine", settings_from(str(tmp_path / name)), data_dir=tmp_path, progress=lines.append)
+    manifest = read_manifest(cache)
+    held = [example["text"] for split in ("validation", "test") for example in examples(cache, split)]
+    part = manifest["parts"]["all"]
+    assert (len(held), part["documents"], manifest["left_out"]) == (4, 36, 0)
+    tokenizer = Tokenizer(cache)
+    assert 300 < manifest["vocabulary"] == tokenizer.size < 8192
+    stored = [chunk for row in read_rows(cache / "train/all.array_record") for (chunk,) in unpack(row, (256,))]
+    assert sorted(map(tokenizer.decode, stored)) == sorted({*TEXTS} - {*held})
+    assert part["bytes"] == sum(len(text.encode()) for text in {*TEXTS} - {*held})
+    assert sum(line.startswith("a row of train: <|endoftext|> ") for line in lines) == min(3, part["rows"])
+
+
+def test_one_long_file_becomes_documents_and_is_divided(tmp_path):
+    """At empty lines, once they are long enough; nothing of it is lost but empty lines."""
+    paragraphs = [" ".join(_CHANCE.choices(WORDS, k=300)) for _ in range(200)]
+    (tmp_path / "book.txt").write_text("\n\n".join(paragraphs))
+    files, read = own.opened(tmp_path / "book.txt", {})
+    documents = [entry.example["text"] for file in files for entry in read(file)]
+    assert 10 < len(documents) < 40
+    assert [line.rstrip() for text in documents for line in text.split("\n") if line] == [text.rstrip() for text in paragraphs]
+    cache = prepare("mine", settings_from(str(tmp_path / "book.txt")), data_dir=tmp_path, progress=len)
+    assert sum(1 for _ in examples(cache, "test")) == sum(1 for _ in examples(cache, "validation")) == 1
+
+
+def test_the_documents_of_a_file_are_in_one_split_where_files_are_many(tmp_path):
+    (tmp_path / "books").mkdir()
+    for n in range(30):
+        (tmp_path / "books" / f"{n}.txt").write_text("\n\n".join(f"{n} {i} " + "word " * 3500 for i in range(3)))
+    files, read = own.opened(tmp_path / "books", {})
+    groups = {file.path.name: {entry.group for entry in read(file)} for file in files}
+    assert len(groups) == 30 and all(len(names) == 1 for names in groups.values())
+
+
+def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path):
+    _plain(tmp_path / "texts")
+    (tmp_path / "texts" / "x.txt").write_bytes(b"\xff\xfe")
+    (tmp_path / "texts" / "y.txt.gz").write_bytes(b"no gzip")
+    lines = []
+    cache = prepare("mine", settings_from(str(tmp_path / "texts")), data_dir=tmp_path, progress=lines.append)
+    assert read_manifest(cache)["left_out"] == 2
+    assert any("the source: 2 of 42 documents left out; x.txt:" in line and "is no UTF-8" in line for line in lines)
+
+
+def test_a_copy_of_a_held_out_text_is_not_trained_on(tmp_path):
+    """Where splits are given, and one text is in two."""
+    rows = [{"text": text, "split": "test" if n < 9 else "train"} for n, text in enumerate(TEXTS)]
+    _lines(tmp_path / "a.jsonl", [*rows, {"text": TEXTS[0], "split": "train"}])
+    cache = prepare("mine", settings_from(str(tmp_path / "a.jsonl")), data_dir=tmp_path, progress=len)
+    manifest = read_manifest(cache)
+    held = [example["text"] for split in ("validation", "test") for example in examples(cache, split)]
+    assert manifest["left_out"] == 1 and manifest["parts"]["all"]["documents"] + len(held) == 40
+
+
+def _vocabulary(tmp_path, form):
+    if form == "spiece.model":
+        model = io.BytesIO()
+        sentencepiece.SentencePieceTrainer.train(sentence_iterator=iter(TEXTS), model_writer=model, vocab_size=200, minloglevel=2)
+        (tmp_path / form).write_bytes(model.getvalue())
+        return tmp_path / form
+    (tmp_path / "folder").mkdir()
+    train_wordpiece(TEXTS, tmp_path / "folder" / "tokenizer.json", 200)
+    return tmp_path / form
+
+
+@pytest.mark.parametrize(("form", "end"), [("spiece.model", "</s>"), ("folder", "[CLS]"), ("folder/tokenizer.json", "[CLS]")])
+def test_a_vocabulary_that_is_given_encodes(tmp_path, form, end):
+    """A SentencePiece model, a folder, or a tokenizer.json; the cache keeps a copy, and is made anew when another is given."""
+    _lines(tmp_path / "a.jsonl", ROWS)
+    lines = []
+    settings = settings_from(str(tmp_path / "a.jsonl")).encoded_with("")
+    vocabulary = _vocabulary(tmp_path, form)
+    cache = prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append)
+    assert read_manifest(cache)["vocabulary"] == 200
+    assert any(line.startswith(f"a row of train: {end} ") for line in lines)
+    with pytest.raises(DataError, match="a vocabulary of its own"):
+        prepare("mine", settings_from(str(tmp_path / "a.jsonl")), data_dir=tmp_path, vocabulary=vocabulary, progress=len)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "reason"),
+    [
+        ({"vocabulary_size": 100_000}, DataError, r"too large for this text: take at most \d+ \(--vocabulary-size\)"),
+        ({"vocabulary_size": 100}, DataError, "too small"),
+        ({"vocabulary_size": 300, "tokenizer": ""}, ValueError, "is of a vocabulary that is trained here"),
+        ({"tokenizer": ""}, DataError, "needs a vocabulary: name a folder"),
+        ({"validation": 1.5}, DataError, r"validation=1\.5: expected a share"),
+    ],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path, fields, error, reason):
+    _lines(tmp_path / "a.jsonl", ROWS)
+    with pytest.raises(error, match=reason):
+        prepare("mine", dataclasses.replace(settings_from(str(tmp_path / "a.jsonl")), **fields), data_dir=tmp_path, progress=len)
+
+
+def test_a_pipeline_writes_the_same_rows(tmp_path):
+    """The slices of a mapper, as Apache Beam's, are the documents in order."""
+    for n in range(4):
+        _lines(tmp_path / f"{n}.jsonl", ROWS[10 * n : 10 * n + 10])
+    slices = []
+
+    def mapper(read, items, window):
+        for start in range(0, len(items), 7):
+            slices.append(start)
+            yield from [read(item) for item in items.slice(start, min(start + 7, len(items)))]
+
+    settings = settings_from(f"{tmp_path}/*.jsonl")
+    written = []
+    for name, use in (("plain", None), ("mapped", mapper)):
+        (tmp_path / name).mkdir()
+        maker = maker_of("mine", settings, tmp_path, len)
+        with mapped_by(use):
+            maker.build(tmp_path / name)
+        written.append(np.array([*read_rows(tmp_path / name / "train/all.array_record")]))
+    assert len(slices) == 6 and np.array_equal(*written)
+
+
+@pytest.mark.parametrize(
+    ("experiment", "model", "fields", "data"),
+    [
+        ("gpt.quickstart", {}, {"length": 64}, {"length": 64}),
+        pytest.param(
+            "bert.quickstart_pairs", {}, {"length": 64, "pairs": 8, "tokenizer": ""}, {"length": 64}, marks=pytest.mark.slow
+        ),
+        pytest.param("t5.quickstart", {}, {"length": 64}, {"length": 64}, marks=pytest.mark.slow),
+    ],
+)
+@pytest.mark.integration
+def test_models_are_trained_on_own_text_and_scored(tmp_path, monkeypatch, experiment, model, fields, data):
+    """A decoder, an encoder with pairs of segments, and an encoder-decoder: three steps, and their scores once reopened."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    _lines(tmp_path / "a.jsonl", ROWS)
+    settings = dataclasses.replace(settings_from(str(tmp_path / "a.jsonl")), vocabulary_size=0, **fields)
+    vocabulary = _vocabulary(tmp_path, "folder") if "tokenizer" in fields else None
+    size = read_manifest(prepare("mine", settings, vocabulary=vocabulary, progress=len))["vocabulary"]
+    scores = scores_of(experiment, tmp_path / "run", {"vocab": size + 104} | model, cache="mine", **data)
+    assert scores["examples"] == 2 and scores["cross_entropy"] > 0

@@ -1,0 +1,193 @@
+"""A user's own translations, from every form to rows."""
+
+import csv
+import dataclasses
+import gzip
+import json
+import random
+from xml.sax.saxutils import escape
+
+import pyarrow
+import pytest
+from pyarrow import parquet
+
+from data.prepare import prepare, settings_from
+from data.reading.caches import examples, read_manifest
+from data.reading.splits import text_key
+from data.task import DataError
+from data.translation import own
+from data.translation.decoding import TranslationDecoding
+from data.translation.maker import Released, Trained
+from tests.helpers.catalogues import WORDS
+from tests.helpers.own_data import scores_of
+from tests.helpers.rows import read_rows, unpack
+from tests.helpers.vocabularies import write_pieces
+
+_CHANCE = random.Random(0)
+ENGLISH = [" ".join(_CHANCE.choices(WORDS, k=8)).capitalize() + "." for _ in range(60)]
+ROWS = [{"en": text, "de": text.translate(str.maketrans("aeiou", "äöïüy"))} for text in ENGLISH]
+
+
+def _csv(path, rows, delimiter=","):
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _lines(path, rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def _aligned(path, compress=lambda content: content, suffix=""):
+    path.mkdir()
+    for code in ("en", "de"):
+        (path / f"corpus.{code}{suffix}").write_bytes(compress("".join(row[code] + "\n" for row in ROWS).encode()))
+
+
+def _tmx(path):
+    units = [
+        f'<tu><tuv xml:lang="EN-us"><seg>{escape(row["en"])}<ph x="1">&lt;b&gt;</ph></seg></tuv>'
+        f'<tuv xml:lang="de"><seg><hi>{escape(row["de"][:3])}</hi>{escape(row["de"][3:])}</seg></tuv></tu>'
+        for row in ROWS
+    ]
+    path.write_text(f'<?xml version="1.0"?><tmx version="1.4"><header/><body>{"".join(units)}</body></tmx>', encoding="utf-8")
+
+
+def _po(path):
+    messages = [f"msgid {json.dumps(row['en'])}\nmsgstr {json.dumps(row['de'], ensure_ascii=False)}\n" for row in ROWS]
+    header = 'msgid ""\nmsgstr ""\n"Language: de\\n"\n'
+    (path / "locale" / "xx" / "LC_MESSAGES").mkdir(parents=True)
+    (path / "locale" / "xx" / "LC_MESSAGES" / "app.po").write_text("\n".join([header, *messages]), encoding="utf-8")
+
+
+FORMS = {
+    "pairs.csv": lambda path: _csv(path, ROWS),
+    "pairs.tsv": lambda path: _csv(path, ROWS, "\t"),
+    "pairs.jsonl": lambda path: _lines(path, [{"id": 1, "en_US": row["en"], "deu_Latn": row["de"]} for row in ROWS]),
+    "objects.jsonl": lambda path: _lines(path, [{"translation": row} for row in ROWS]),
+    "pairs.parquet": lambda path: parquet.write_table(pyarrow.Table.from_pylist([{"translation": row} for row in ROWS]), path),
+    "aligned": _aligned,
+    "aligned.gz": lambda path: _aligned(path, gzip.compress, ".gz"),
+    "memory.tmx": _tmx,
+    "messages": _po,
+}
+
+
+def pairs_of(cache, language, lengths=(64, 48)):
+    """Returns the pairs of a language's training rows."""
+    vocabularies = Trained(cache)
+    rows = [unpack(row, lengths) for row in read_rows(cache / f"train/{language}.array_record")]
+    return {(vocabularies._source.decode(source), vocabularies.decode(target.tolist())) for row in rows for source, target in row}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_form_of_translations_becomes_rows(tmp_path, name):
+    """All pairs, from German into English, are in one split each; three rows are shown with their tags."""
+    FORMS[name](tmp_path / name)
+    lines = []
+    cache = prepare("mine", settings_from(str(tmp_path / name)), data_dir=tmp_path, progress=lines.append)
+    manifest = read_manifest(cache)
+    assert (manifest["to"], [*manifest["languages"]], manifest["left_out"]) == ("en", ["de"], 0)
+    held = [pair for split in ("validation", "test") for pair in examples(cache, split)]
+    pairs = pairs_of(cache, "de")
+    assert len(held) == 9 and len(pairs) == manifest["languages"]["de"]["pairs"] == 51
+    assert pairs | {(pair["source"], pair["target"]) for pair in held} == {(row["de"], row["en"]) for row in ROWS}
+    shown = [line for line in lines if line.startswith("a row of de: <de> ")]
+    assert 1 <= len(shown) <= 3 and " </s> => " in shown[0]
+
+
+def test_another_target_and_several_sources(tmp_path):
+    """Every language but the target is a part; equal targets are in one split in all of them, and columns name languages."""
+    rows = [{"german": row["de"], "en": row["en"], "fr": row["en"].upper()} for row in ROWS]
+    _csv(tmp_path / "a.csv", rows)
+    settings = dataclasses.replace(settings_from(str(tmp_path / "a.csv"), "de=german"), to="de")
+    cache = prepare("mine", settings, data_dir=tmp_path, progress=len)
+    manifest = read_manifest(cache)
+    assert (manifest["to"], [*manifest["languages"]]) == ("de", ["en", "fr"])
+    held = {text_key(pair["target"]) for split in ("validation", "test") for pair in examples(cache, split)}
+    trained = {text_key(target) for language in ("en", "fr") for _, target in pairs_of(cache, language)}
+    assert len(held) == 9 and not held & trained
+    decoding = TranslationDecoding(cache)
+    assert decoding.example("en", "a").to == "de"
+    with pytest.raises(DataError, match=r"the model translates into 'de' alone, not into 'en'; did you mean 'de'\?"):
+        decoding.encode(decoding.example("fr", "a", "en"))
+    with pytest.raises(DataError, match="to='da': no text is in that language; did you mean 'de'"):
+        prepare("mine", dataclasses.replace(settings, to="da"), data_dir=tmp_path, progress=len)
+
+
+def test_a_source_that_is_held_out_is_not_trained_on(tmp_path):
+    """Although it has another translation there; pairs that are none are counted."""
+    rows = [*ROWS, *({"en": f"{row['en']} Another {n}.", "de": row["de"]} for n, row in enumerate(ROWS))]
+    _lines(tmp_path / "a.jsonl", [*rows, {"en": "", "de": "x"}, {"en": "y", "de": None}, {"en": "z", "de": "z"}])
+    lines = []
+    cache = prepare("mine", settings_from(str(tmp_path / "a.jsonl")), data_dir=tmp_path, progress=lines.append)
+    held = {pair["source"] for split in ("validation", "test") for pair in examples(cache, split)}
+    assert held and not held & {source for source, _ in pairs_of(cache, "de")}
+    assert read_manifest(cache)["left_out"] > 3
+    assert any("pairs left out; a.jsonl, row 121: no text in en" in line for line in lines)
+
+
+def test_the_splits_of_aligned_files_are_those_of_their_names(tmp_path):
+    for split, rows in (("train", ROWS[:50]), ("dev", ROWS[50:55]), ("test", ROWS[55:])):
+        for code in ("en", "de"):
+            (tmp_path / f"{split}.{code}").write_text("".join(row[code] + "\n" for row in rows))
+    cache = prepare("mine", settings_from(str(tmp_path)), data_dir=tmp_path / "data", progress=len)
+    assert [pair["target"] for pair in examples(cache, "validation")] == [row["en"] for row in ROWS[50:55]]
+    assert read_manifest(cache)["languages"]["de"]["pairs"] == 50
+
+
+def test_a_translators_vocabulary_encodes_what_it_knows(tmp_path):
+    """The pieces of an M2M-100; a language that it does not know is left out and named."""
+    rows = [{**row, "nn": row["de"].lower()} for row in ROWS]
+    _lines(tmp_path / "a.jsonl", rows)
+    write_pieces(tmp_path / "m2m")
+    lines = []
+    settings = settings_from(str(tmp_path / "a.jsonl")).encoded_with("")
+    cache = prepare("mine", settings, data_dir=tmp_path, vocabulary=tmp_path / "m2m", progress=lines.append)
+    manifest = read_manifest(cache)
+    assert [*manifest["languages"]] == ["de"] and "languages that the vocabulary does not know are left out: nn" in lines
+    assert manifest["source_vocabulary"] == manifest["target_vocabulary"] == Released(cache).size
+    assert any(line.startswith("a row of de: __de__ ") and "=> __en__ " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("files", "reason"),
+    [
+        ({"a.en": "one\ntwo\n", "a.de": "eins\n"}, r"a\.de has 1 lines, and a\.en has more: they are not aligned"),
+        ({"a.tmx": "<tmx><body><tu>"}, r"a\.tmx is damaged"),
+        ({"a.tmx": '<!DOCTYPE t [<!ENTITY a "b">]><tmx><tu><tuv xml:lang="en"><seg>&a;</seg></tuv></tu></tmx>'}, "no text in en"),
+        ({"messages.po": 'msgid "a"\nmsgstr "b"\n'}, "its language is not said"),
+        ({"a.jsonl": json.dumps({"en": "one", "de": "eins"})}, r"too (small|large)|no pair"),
+    ],
+)
+def test_translations_that_are_damaged_or_too_few_are_refused(tmp_path, files, reason):
+    """In one line, and nothing is left of the cache."""
+    (tmp_path / "mine").mkdir()
+    for name, content in files.items():
+        (tmp_path / "mine" / name).write_text(content)
+    with pytest.raises(DataError, match=reason):
+        prepare("mine", settings_from(str(tmp_path / "mine")), data_dir=tmp_path, progress=len)
+    assert not (tmp_path / "caches" / "mine").exists()
+
+
+def test_a_memory_of_translations_loads_nothing_from_elsewhere(tmp_path):
+    """An entity that names a file is no text."""
+    (tmp_path / "secret").write_text("secret")
+    (tmp_path / "a.tmx").write_text(
+        f'<!DOCTYPE t [<!ENTITY a SYSTEM "file://{tmp_path}/secret">]><tmx><body><tu><tuv xml:lang="en"><seg>x &a;</seg></tuv>'
+        '<tuv xml:lang="de"><seg>y</seg></tuv></tu></body></tmx>'
+    )
+    texts = own.texts_of(tmp_path / "a.tmx", {})
+    assert texts and [dict(row) for row in own.rows(texts, own.files(tmp_path / "a.tmx", texts)[0])] == [{"en": "x ", "de": "y"}]
+
+
+@pytest.mark.integration
+def test_a_mixture_is_trained_on_own_translations_and_scored(tmp_path, monkeypatch):
+    """Three steps, and BLEU of the checkpoint that is opened again."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    _aligned(tmp_path / "aligned")
+    manifest = read_manifest(prepare("mine", settings_from(str(tmp_path / "aligned")), progress=len))
+    sizes = {name: manifest[name] for name in ("source_vocabulary", "target_vocabulary")}
+    scores = scores_of("gshard_m4.quickstart", tmp_path / "run", sizes, cache="mine")
+    assert scores["sentences"] == 4 and 0 <= scores["bleu"] <= 100

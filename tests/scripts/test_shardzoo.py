@@ -1,0 +1,64 @@
+"""The command `shardzoo`, which runs the others from any folder."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from configs import registry
+from data.paths import ROOT
+from scripts import __main__ as shardzoo
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory) -> Path:
+    """The program as `make setup` writes it into an environment, whose Python is that of the tests."""
+    environment = tmp_path_factory.mktemp("environment") / "venv"
+    (environment / "bin").mkdir(parents=True)
+    python = environment / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    written = environment / "bin" / "shardzoo"
+    subprocess.run(["make", "--silent", f"VENV={environment}", str(written)], cwd=ROOT, check=True)
+    return written
+
+
+def run(program: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    return subprocess.run([str(program), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_command_runs_in_the_folder_of_the_user(program, tmp_path):
+    """Paths are relative to that folder, modules in it do not come before the checkout's, and its exit code is the command's."""
+    (tmp_path / "models.py").write_text("raise SystemExit('the wrong module')\n")
+    done = run(program, "new", "my_experiment", "--like", "gpt.quickstart", cwd=tmp_path)
+    assert done.returncode == 0 and (tmp_path / "my_experiment.py").is_file(), done.stderr
+    done = run(program, "train", "my_experiment.py:my_experimint", "--workdir", "runs/mine", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == "error: my_experiment.py: no experiment 'my_experimint'; did you mean 'my_experiment'?\n"
+    e, parent = registry.load(f"{tmp_path}/my_experiment.py:my_experiment"), registry.load("gpt.quickstart")
+    assert registry.differences(e, parent) == ['name: "my_experiment.py:my_experiment" -> "gpt.quickstart"']
+
+
+def test_without_a_command_it_lists_them(program, tmp_path):
+    """Each stands with the first line of its page; no command is imported for that."""
+    lines = run(program, cwd=tmp_path).stdout.splitlines()
+    assert f"{'train':15} Trains an experiment, or continues the run in its workdir." in lines
+    listed = {line.split()[0] for line in lines[2:]}
+    assert listed == set(shardzoo.commands()) >= {"new", "show", "prepare_data"} and "cli" not in listed
+    assert all(shardzoo.commands().values())
+
+
+@pytest.mark.parametrize(("name", "line"), [("tran", "did you mean 'train'?"), ("cli", ""), ("../new", "did you mean 'new'?")])
+def test_an_unknown_command_names_the_nearest(program, tmp_path, name, line):
+    done = run(program, name, cwd=tmp_path)
+    assert done.returncode == 2 and done.stderr.startswith(f"error: no command '{name}'; ") and line in done.stderr
+
+
+def test_dashes_stand_for_underscores(program, tmp_path):
+    done = run(program, "prepare-data", "--help", cwd=tmp_path)
+    assert done.returncode == 0 and done.stdout.startswith("usage: shardzoo prepare_data ")
