@@ -101,15 +101,17 @@ def transcribed(path: Path) -> "Transcript":
 
 
 def answered(questions: Sequence[str]) -> list[tuple[str, str]]:
-    """Returns each question with SmolLM2's likeliest answer."""
+    """Returns each question with SmolLM2's likeliest answer, in its own chat template."""
+    from trainers.inference.forms import TemplateForm
     from trainers.inference.generation import Generate, Generator
     from trainers.inference.load import load
 
     weights, execution = cli.opened_to_serve(Path("smollm2_135m"))
     assert weights.vocabulary is not None  # the GGUF file holds it
     served = load(weights, execution)
-    generator = Generator(served.model, Generate(tokens=96, chat=True, batch_size=len(questions)), weights.vocabulary)
-    answers = generator(served.params, questions)
+    form, config = TemplateForm(weights.vocabulary), Generate(tokens=96, batch_size=len(questions))
+    generator = Generator(served.model, config, weights.vocabulary, form=form)
+    answers = generator(served.params, [form.prompt([{"role": "user", "content": question}]) for question in questions])
     return [(question, answer.text.strip()) for question, (answer, *_) in zip(questions, answers, strict=True)]
 
 
