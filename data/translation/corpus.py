@@ -13,9 +13,12 @@ Splits = dict[str, dict[str, list[Pair]]]  # split name to language to pairs
 def divide(catalogue: Catalogue, folder: Path) -> Splits:
     """Reads a catalogue's packages in `folder` into its splits, each by language."""
     pairs = catalogues.read(catalogue.sources, folder)
-    sizes = Counter(pair.language for pair in pairs)
-    # Ties are broken by name, so that the choice of languages doesn't depend on the order of packages.
-    kept = set(sorted(sizes, key=lambda language: (-sizes[language], language))[: catalogue.languages])
+    if isinstance(catalogue.languages, int):
+        sizes = Counter(pair.language for pair in pairs)
+        # Ties are broken by name, so that the choice of languages doesn't depend on the order of packages.
+        kept = set(sorted(sizes, key=lambda language: (-sizes[language], language))[: catalogue.languages])
+    else:
+        kept = set(catalogue.languages)
     elsewhere = udhr.read(folder / catalogue.udhr.file, kept) if catalogue.udhr else {}
     return divide_pairs(catalogue, [pair for pair in pairs if pair.language in kept], elsewhere)
 

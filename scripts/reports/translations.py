@@ -6,9 +6,16 @@ from typing import Any
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data import untrusted
+from data.translation.decoding import BUCKETS
 from scripts.reports.page import COLORS, Part, picture, table
 
 FILE = "evaluation.json"  # written by scripts.quickstart
+BELIEVABLE = 10.0  # stripped BLEU below which few translations are right
+NO_TRANSLATOR = (
+    "This is no translator: minutes on a laptop teach it strings that it has seen, and most translations of others are wrong. "
+    "The run shows that tokens travel to experts and back, how evenly they are dealt out, and that the loss falls."
+)
+FEW = 12  # languages have a row each in the table of scores; more are drawn
 
 
 def suits(workdir: Path) -> bool:
@@ -30,10 +37,14 @@ def parts(workdir: Path, e: Experiment) -> list[Part]:
             ),
             (
                 "BLEU by language",
-                picture(bleu_by_language, evaluation),
+                picture(bleu_by_language, evaluation) if len(evaluation["languages"]) > FEW else "",
                 "Stripped BLEU. A language has only a few sentences here: read the shape, not single bars.",
             ),
-            ("Translations", samples_table(evaluation), ""),
+            (
+                "Translations of held-out strings",
+                samples_table(evaluation),
+                NO_TRANSLATOR if evaluation["all"]["stripped_bleu"] < BELIEVABLE else "",
+            ),
         ]
     if picture_of_tensor := expert_tensor(e):
         result.append(("Where an expert tensor lives", picture_of_tensor, "Each box is one device's share of the tensor."))
@@ -92,7 +103,11 @@ def tensor_place(figure: Any, data: tuple[Experiment, Any]) -> str:
 
 def scores_table(evaluation: dict[str, Any]) -> str:
     columns = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
-    rows = {"the model": evaluation["all"]} | {f"{k} resource": evaluation["buckets"][k] for k in ("high", "middle", "low")}
+    rows = {"the model": evaluation["all"]}
+    if len(evaluation["languages"]) <= FEW:
+        rows |= {f"the model, {language}": scores for language, scores in evaluation["languages"].items()}
+    else:
+        rows |= {f"{k} resource": evaluation["buckets"][k] for k in BUCKETS}
     rows |= evaluation["baselines"]
     shown = ([name, *(f"{scores[column]:.1f}" for column in columns)] for name, scores in rows.items())
     return table(["", *(column.replace("_", " ") for column in columns)], shown, range(1, 5))

@@ -16,6 +16,7 @@ from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import to_params
 from scripts import report
+from scripts.reports import translations
 from tests.helpers.models import ALONE
 from tests.helpers.things import write_things
 from trainers.weights.source import Arrays
@@ -53,26 +54,39 @@ def test_other_models_have_no_such_parts(tmp_path):
         report.outputs(tmp_path, dataclasses.replace(e, layout=ONE_DEVICE), weights_of(e.model))
 
 
-def test_translations_that_were_scored_are_drawn(tmp_path, monkeypatch):
-    """Scores, a bar of each language, translations as text, and the devices of an expert tensor; damaged scores are refused."""
+@pytest.mark.parametrize("number", [2, translations.FEW + 1])
+def test_translations_that_were_scored_are_drawn(number, tmp_path, monkeypatch):
+    """Scores, of each language in a table or, where they are many, in a picture; translations as text, and the devices of an
+    expert tensor; damaged scores are refused."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
-    (tmp_path / "caches" / "m4_quickstart").mkdir(parents=True)
-    languages = {"de": {"pairs": 5}, "sw": {"pairs": 3}}
-    (tmp_path / "caches" / "m4_quickstart" / "manifest.json").write_text(json.dumps({"languages": languages}))
+    e = registry.load("gshard_m4.quickstart")
+    folder = tmp_path / "caches" / e.data.cache
+    folder.mkdir(parents=True)
+    languages = {f"l{i}": {"pairs": 5 + i} for i in range(number)}
+    (folder / "manifest.json").write_text(json.dumps({"languages": languages}))
     scores = dict.fromkeys(("stripped_bleu", "bleu", "stripped_chrf", "chrf"), 12.5)
     evaluation = {
         "all": scores,
         "languages": dict.fromkeys(languages, scores),
         "buckets": dict.fromkeys(("high", "middle", "low"), scores),
         "baselines": {"source copied": scores},
-        "samples": [{"lang": "de", "source": "<b>ja</b>", "output": "yes", "reference": "Yes"}],
+        "samples": [{"lang": "l0", "source": "<b>ja</b>", "output": "yes", "reference": "Yes"}],
     }
     (tmp_path / "evaluation.json").write_text(json.dumps(evaluation))
-    e = registry.load("gshard_m4.quickstart")
     parts = {title: content for title, content, _ in report.outputs(tmp_path, e, weights=cast(Any, None))}
-    assert list(parts) == ["Scores on held-out test strings", "BLEU by language", "Translations", "Where an expert tensor lives"]
-    assert parts["Scores on held-out test strings"].count(">12.5</td>") == 5 * 4
-    assert "&lt;b&gt;ja" in parts["Translations"] and "8 experts over 8 devices" in parts["Where an expert tensor lives"]
+    assert list(parts) == [
+        "Scores on held-out test strings",
+        "BLEU by language",
+        "Translations of held-out strings",
+        "Where an expert tensor lives",
+    ]
+    rows = 4 if number == 2 else 5  # the model, each language or bucket, and the source
+    assert parts["Scores on held-out test strings"].count(">12.5</td>") == rows * 4
+    assert bool(parts["BLEU by language"]) == (number > 2)
+    assert (
+        "&lt;b&gt;ja" in parts["Translations of held-out strings"]
+        and "8 experts over 8 devices" in parts["Where an expert tensor lives"]
+    )
     (tmp_path / "evaluation.json").write_text(json.dumps(evaluation | {"all": {}}))
     with pytest.raises(ConfigError, match=r"evaluation\.json"):
         report.outputs(tmp_path, e, weights=cast(Any, None))

@@ -40,13 +40,17 @@ class Classifier:
     def __call__(self, params: Params, examples: Sequence[Mapping[str, Any]]) -> np.ndarray:
         """Returns probabilities [N, C], float32, of N examples as the task reads them; labels are not looked at."""
         rows = self.task.read_given(examples, self.folder)
-        outputs = self._runner.map(params, rows)
-        outputs_RPC = outputs[:, None] if outputs.ndim == 2 else outputs  # [R, C] where a row has one place
-        probabilities_NC = np.zeros((len(examples), len(self.labels)), np.float32)
-        for row, outputs_PC in zip(rows, outputs_RPC, strict=True):
-            used_P = row["owners"] >= 0
-            probabilities_NC[row["owners"][used_P]] = outputs_PC[used_P]
-        return probabilities_NC
+        return by_example(rows, self._runner.map(params, rows), len(examples))
+
+
+def by_example(rows: Sequence[Mapping[str, np.ndarray]], outputs: np.ndarray, count: int) -> np.ndarray:
+    """Returns the outputs [N, C], float32, of the `count` examples that `rows` hold, of those [R, P, C] of each row's places."""
+    outputs_RPC = outputs[:, None] if outputs.ndim == 2 else outputs  # [R, C] where a row has one place
+    outputs_NC = np.zeros((count, outputs_RPC.shape[-1]), np.float32)
+    for row, outputs_PC in zip(rows, outputs_RPC, strict=True):
+        used_P = row["owners"] >= 0
+        outputs_NC[row["owners"][used_P]] = outputs_PC[used_P]
+    return outputs_NC
 
 
 def probabilities(model: Any, batch: Batch) -> jax.Array:

@@ -7,7 +7,7 @@ import pytest
 
 from data.packages import fetch
 from data.prepare import prepare
-from data.translation import corpus
+from data.translation import catalogues, corpus
 from data.translation.maker import TranslationMaker
 from data.translation.sources import CATALOGUES
 from data.vocabularies import sentencepiece
@@ -56,6 +56,15 @@ def test_the_rows_hold_the_training_split(tiny, cache):
         assert packed <= pairs and len(packed) == len(texts) == tally["pairs"]
         assert tally["dropped"] == len(pairs) - len(packed) >= 1
         assert "Far too long by any measure" in {english for _, english in pairs - packed}
+
+
+def test_a_catalogue_may_name_its_languages(tiny):
+    """The languages that it names are kept, and no others; their pairs are those that they have among all."""
+    pairs = catalogues.read(CATALOGUES["permissive"].sources, tiny / "packages")
+    splits = corpus.divide(dataclasses.replace(CATALOGUES["permissive"], languages=("br", "sw")), tiny / "packages")
+    assert splits["train"].keys() == {"br", "sw"}
+    divided = {pair for languages in splits.values() for kept in languages.values() for pair in kept}
+    assert divided <= {pair for pair in pairs if pair.language in ("br", "sw")}
 
 
 def test_held_out_strings_are_raw(tiny, cache):

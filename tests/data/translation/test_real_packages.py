@@ -7,6 +7,7 @@ import pytest
 from data.translation import catalogues, corpus, holdout
 from data.translation.catalogues import Pair
 from data.translation.holdout import english_key, ngrams
+from data.translation.sources import CATALOGUES
 from tests.helpers.archives import fetched
 from tests.helpers.catalogues import PERMISSIVE
 
@@ -61,3 +62,17 @@ def test_the_real_split_covers_the_languages(real_pairs):
     assert set(splits["train"]) == set(sizes)
     for language in (language for language, size in sizes.items() if size >= 800):
         assert len(splits["test"][language]) >= 38 and len(splits["validation"][language]) >= 14, language
+
+
+@pytest.mark.slow
+def test_the_real_set_of_three_languages():
+    """Home Assistant's catalogues bring most of the English strings; none of the held-out ones is trained on in any language."""
+    three = CATALOGUES["m4_3"]
+    splits = corpus.divide(three, fetched(*three.packages))
+    english = {name: {pair.english for some in of.values() for pair in some} for name, of in splits.items()}
+    assert splits["train"].keys() == splits["test"].keys() == {"de", "es", "pt"}
+    assert len(english["train"]) > 18_000 and all(len(some) > 20_000 for some in splits["train"].values())
+    assert all(len(some) >= 180 for some in splits["test"].values())
+    keys = {name: set(map(english_key, texts)) for name, texts in english.items()}
+    assert not keys["train"] & (keys["test"] | keys["validation"]) and not keys["test"] & keys["validation"]
+    assert not holdout.near_copies(keys["train"], keys["test"])
