@@ -7,7 +7,7 @@ VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
 
-.PHONY: quickstart test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
+.PHONY: docs quickstart test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -35,11 +35,20 @@ test-all: test test-defaults test-slow  ## everything
 layouts: $(STAMP)  ## every layout of every family against one device: about half an hour
 	$(PY) -m scripts.layouts
 
-check: $(STAMP)  ## style, types, and known vulnerabilities of the locked packages
+check: $(STAMP)  ## style, types, links between documents, and known vulnerabilities of the locked packages
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/pyright --pythonpath $(PY)
+	$(PY) -m pytest -q tests/test_docs.py
 	$(PY) -m scripts.lab.audit
+
+docs: $(VENV)-docs/.installed  ## the documents as a site, site/html/index.html, in an environment of its own
+	$(VENV)-docs/bin/python -m scripts.lab.site
+
+$(VENV)-docs/.installed: requirements-docs.lock
+	test -x $(@D)/bin/python || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
+	touch $@
 
 setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command `shardzoo`, which runs from any folder; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, beam Apache Beam
 
@@ -66,6 +75,7 @@ COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --genera
 lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses. Then see scripts/versions.py
 	$(COMPILE) requirements.in -o requirements.lock
 	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
+	$(COMPILE) requirements-docs.in -o requirements-docs.lock
 
 pods:  ## compiles every pod experiment and models its step: an hour and a half
 	$(MAKE) setup DEVICE=plan
@@ -97,4 +107,4 @@ $(VENV)-maxtext/.installed: scripts/lab/peers/maxtext.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-beam $(VENV)-parity $(VENV)-maxtext .data runs
+	rm -rf $(VENV) $(VENV)-beam $(VENV)-docs $(VENV)-parity $(VENV)-maxtext .data runs site

@@ -4,6 +4,7 @@ The papers' text (Wikipedia and books) is not in a package: pre-training reads W
 """
 
 from dataclasses import replace
+from typing import Any
 
 from configs.experiment import Checkpointing, Experiment, Finetuning, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Exponential, Lamb, Linear
@@ -12,25 +13,29 @@ from data.text.config import MaskedTextData
 from models.bert.config import BertConfig, BertEmbedding
 from models.execution import Execution
 from models.parts.attention.config import GroupedQuery, LayerVariant, Learned, Rotary
-from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.nested import changed
 from models.parts.transformer_config import Dense, NormConfig, Output
 from models.sharding import layouts
 from models.sharding.layout import rules
 
 
+def _bert(*, layers: int, dim: int, heads: int, vocab: int = 30_522, **fields: Any) -> BertConfig:
+    """Returns BERT's block: biases everywhere, four times the width inside, GELU."""
+    return BertConfig(
+        vocab=vocab,
+        layers=layers,
+        model_dim=dim,
+        attention=GroupedQuery(heads=heads, head_dim=dim // heads, biases="qkvo"),
+        feed_forward=Dense(hidden_dim=4 * dim, activation="gelu", bias=True),
+        **fields,
+    )
+
+
 def quickstart() -> Experiment:
     """A first encoder: masked words of 5.9 M words of English, minutes on a CPU; WordPiece of 30,522 ids."""
     return Experiment(
-        model=BertConfig(
-            vocab=30_522,
-            layers=4,
-            model_dim=192,
-            attention=GroupedQuery(heads=4, head_dim=48, biases="qkvo"),
-            positions=Learned(rows=128),
-            feed_forward=Dense(hidden_dim=768, activation="gelu", bias=True),
-            dropout=0.0,
-        ),
+        model=_bert(layers=4, dim=192, heads=4, positions=Learned(rows=128), dropout=0.0),
         layout=layouts.data_parallel(2, 1),
         data=MaskedTextData(cache="bert_small", batch_size=32, length=128),
         optimizer=AdamW(schedule=Linear(peak=1e-3, steps=600, warmup=60), weight_decay=0.01),
@@ -41,24 +46,14 @@ def quickstart() -> Experiment:
 
 def quickstart_pairs() -> Experiment:
     """The same with next-sentence prediction, BERT's second task."""
-    e = quickstart()
-    return replace(
-        e, model=replace(e.model, head=MaskedLm(next_sentence=True)), data=replace(e.data, cache="bert_small_pairs", pairs=8)
-    )
+    pairs = {"model.head": MaskedLm(next_sentence=True), "data.cache": "bert_small_pairs", "data.pairs": 8}
+    return changed(quickstart(), pairs)
 
 
 def bench_42m() -> Experiment:
     """BERT of the shape of gpt.bench_42m, single precision, random tokens."""
     return Experiment(
-        model=BertConfig(
-            vocab=32_000,
-            layers=8,
-            model_dim=512,
-            attention=GroupedQuery(heads=8, head_dim=64, biases="qkvo"),
-            positions=Learned(rows=256),
-            feed_forward=Dense(hidden_dim=2048, activation="gelu", bias=True),
-            dropout=0.0,
-        ),
+        model=_bert(layers=8, dim=512, heads=8, vocab=32_000, positions=Learned(rows=256), dropout=0.0),
         layout=layouts.data_parallel(1, 1),
         data=MaskedTextData(batch_size=8, length=256),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),
@@ -77,13 +72,7 @@ def base() -> Experiment:
     Of the paper's two tasks the masked words alone (RoBERTa found no use for the other); `bert.quickstart_pairs` has both.
     """
     return Experiment(
-        model=BertConfig(
-            vocab=30_522,
-            layers=12,
-            model_dim=768,
-            attention=GroupedQuery(heads=12, head_dim=64, biases="qkvo"),
-            feed_forward=Dense(hidden_dim=3072, activation="gelu", bias=True),
-        ),
+        model=_bert(layers=12, dim=768, heads=12),
         layout=layouts.data_parallel(16, 1),
         data=MaskedTextData(cache="wikipedia_512", batch_size=256, length=512),
         optimizer=AdamW(schedule=Linear(peak=1e-4, steps=1_000_000, warmup=10_000), eps=1e-6, weight_decay=0.01),
@@ -94,26 +83,16 @@ def base() -> Experiment:
 
 def large() -> Experiment:
     """BERT large: 24 layers of 1024, 335.2e6 parameters; otherwise as base, whole words masked (the later release)."""
-    e = base()
-    return replace(
-        e,
-        model=changed(e.model, {"layers": 24, "model_dim": 1024, "feed_forward.hidden_dim": 4096, "attention.heads": 16}),
-        layout=layouts.fully_sharded(64, 1),
-        data=replace(e.data, whole_word=True),
-    )
+    sizes = {"model": _bert(layers=24, dim=1024, heads=16), "layout": layouts.fully_sharded(64, 1)}
+    return changed(base(), sizes | {"data.whole_word": True})
 
 
 def large_lamb() -> Experiment:
     """BERT large in 76 minutes (You et al. 2020, arXiv 1904.00962, Table 1): LAMB, batch 32,768, here its 512-token phase."""
-    e = large()
-    return replace(
-        e,
-        layout=layouts.fully_sharded(1024, 1),
-        data=replace(e.data, batch_size=32_768),
-        optimizer=Lamb(schedule=Linear(peak=5e-3, steps=15_625, warmup=3125)),
-        train=replace(e.train, steps=15_625, checkpoint=replace(e.train.checkpoint, every=500), eval_every=500),
-        eval=replace(e.eval, batch_size=1024),
-    )
+    optimizer = Lamb(schedule=Linear(peak=5e-3, steps=15_625, warmup=3125))
+    run = {"train.steps": 15_625, "train.checkpoint.every": 500, "train.eval_every": 500}
+    sizes = {"layout": layouts.fully_sharded(1024, 1), "data.batch_size": 32_768, "eval.batch_size": 1024}
+    return changed(large(), sizes | {"optimizer": optimizer} | run)
 
 
 # --- RoBERTa, arXiv 1907.11692 ------------------------------------------------------------------------------------
@@ -126,13 +105,12 @@ def roberta_base() -> Experiment:
     Rows 0 and 1 of the 514 positions are padding's: 512 tokens at most. Random tokens: its 160 GB of text are not in a package.
     """
     return Experiment(
-        model=BertConfig(
-            vocab=50_265,
+        model=_bert(
             layers=12,
-            model_dim=768,
-            attention=GroupedQuery(heads=12, head_dim=64, biases="qkvo"),
+            dim=768,
+            heads=12,
+            vocab=50_265,
             positions=Learned(rows=514, first=2),
-            feed_forward=Dense(hidden_dim=3072, activation="gelu", bias=True),
             norm=NormConfig(bias=True, kind="layer", eps=1e-5, order="post"),
             embedding=BertEmbedding(types=1),
         ),
@@ -252,15 +230,7 @@ def minilm_l6() -> Experiment:
     Trained on with pairs of a package's short and long description, contrastively (Sentence-BERT, arXiv 1908.10084).
     """
     return Experiment(
-        model=BertConfig(
-            vocab=30_522,
-            layers=6,
-            model_dim=384,
-            attention=GroupedQuery(heads=12, head_dim=32, biases="qkvo"),
-            feed_forward=Dense(hidden_dim=1536, activation="gelu", bias=True),
-            dropout=0.0,
-            head=SentenceEmbedding(),
-        ),
+        model=_bert(layers=6, dim=384, heads=12, dropout=0.0, head=SentenceEmbedding()),
         layout=layouts.data_parallel(1, 1),
         data=LabelledData(cache="debian_similar", batch_size=8, length=256, slots=16),
         optimizer=AdamW(schedule=Linear(peak=5e-5, steps=300, warmup=30), weight_decay=0.01),
@@ -317,65 +287,35 @@ def minilm_debian_taught_5k() -> Experiment:
 
 def _minilm_sections(labels: str, *, steps: int, peak: float = 1.5e-4) -> Experiment:
     # Released weights need a small rate, the fresh head a large one: chosen on validation at 1,000 labels (docs/LOG.md).
-    e = minilm_l6()
-    suffix = f"_{labels}" if labels else ""
-    return replace(
-        e,
-        model=changed(
-            e.model, {"head": Classification(labels=58, pooling="mean"), "dropout": 0.1, "output.label_smoothing": 0.1}
-        ),
-        data=LabelledData(cache=f"debian_sections{suffix}", batch_size=4, length=128, slots=16),
-        optimizer=AdamW(schedule=Linear(peak=peak, steps=steps, warmup=steps // 10), weight_decay=0.01),
-        train=replace(
-            e.train,
-            steps=steps,
-            checkpoint=replace(e.train.checkpoint, every=steps),
-            finetune=replace(e.train.finetune, head_rate=30.0),
-        ),
-        eval=HeldOut(split="test", batch_size=16),
-    )
+    data = LabelledData(cache=f"debian_sections{'_' if labels else ''}{labels}", batch_size=4, length=128, slots=16)
+    schedule = Linear(peak=peak, steps=steps, warmup=steps // 10)
+    noise = {"model.dropout": 0.1, "model.output.label_smoothing": 0.1, "train.finetune.head_rate": 30.0}
+    return changed(_minilm(Classification(labels=58, pooling="mean"), data, steps), noise | {"optimizer.schedule": schedule})
+
+
+def _minilm(head: Head, data: LabelledData, steps: int, every: int = 0, limit: int = 0) -> Experiment:
+    """Returns MiniLM fine-tuned with another head."""
+    run = {"train.steps": steps, "train.checkpoint.every": every or steps, "model.head": head, "data": data}
+    return changed(minilm_l6(), run | {"eval": HeldOut(split="test", limit=limit, batch_size=16)})
 
 
 def minilm_brown_tags() -> Experiment:
     """MiniLM as a part-of-speech tagger of the Brown corpus."""
-    e = minilm_l6()
-    return replace(
-        e,
-        model=replace(e.model, head=Tagging(labels=12)),
-        data=LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128),
-        optimizer=AdamW(schedule=Linear(peak=3e-4, steps=200, warmup=20), weight_decay=0.01),
-        train=replace(
-            e.train,
-            steps=200,
-            checkpoint=replace(e.train.checkpoint, every=200),
-            finetune=replace(e.train.finetune, head_rate=10.0),
-        ),
-        eval=HeldOut(split="test", limit=2000, batch_size=16),
-    )
+    data = LabelledData(cache="brown_tags", batch_size=8, length=128, slots=128)
+    rates = {"optimizer.schedule": Linear(peak=3e-4, steps=200, warmup=20), "train.finetune.head_rate": 10.0}
+    return changed(_minilm(Tagging(labels=12), data, 200, limit=2000), rates)
 
 
 def minilm_brown_genres() -> Experiment:
     """MiniLM told which of 15 genres a passage of the Brown corpus comes from."""
-    e = minilm_l6()
-    return replace(
-        e,
-        model=replace(e.model, head=Classification(labels=15, pooling="mean")),
-        data=LabelledData(cache="brown_genres", batch_size=4, length=256, slots=4),
-        train=replace(e.train, steps=400, checkpoint=replace(e.train.checkpoint, every=200)),
-        eval=HeldOut(split="test", batch_size=16),
-    )
+    data = LabelledData(cache="brown_genres", batch_size=4, length=256, slots=4)
+    return _minilm(Classification(labels=15, pooling="mean"), data, 400, every=200)
 
 
 def minilm_spam() -> Experiment:
     """MiniLM told spam from mail (SpamAssassin's public corpus)."""
-    e = minilm_l6()
-    return replace(
-        e,
-        model=replace(e.model, head=Classification(labels=2, pooling="mean")),
-        data=LabelledData(cache="spam", batch_size=4, length=256, slots=8),
-        train=replace(e.train, steps=300, checkpoint=replace(e.train.checkpoint, every=100)),
-        eval=HeldOut(split="test", batch_size=16),
-    )
+    data = LabelledData(cache="spam", batch_size=4, length=256, slots=8)
+    return _minilm(Classification(labels=2, pooling="mean"), data, 300, every=100)
 
 
 # --- fine-tuning BERT base on public sets, by their TFDS names: BERT, section 4 and appendix A.3 -------------------
@@ -384,21 +324,24 @@ def minilm_spam() -> Experiment:
 def base_mnli() -> Experiment:
     """BERT base on MNLI, three epochs; the paper's test accuracy is 84.6 (matched)."""
     # 392,702 pairs, packed about 8 to a row of 128 tokens: 49k rows an epoch.
-    return _base_task("mnli", Classification(labels=3), LabelledData(cache="glue_mnli", batch_size=32, slots=8), 4600)
+    return _base_task(Classification(labels=3), LabelledData(cache="glue_mnli", batch_size=32, slots=8), 4600)
 
 
 def base_sst2() -> Experiment:
     """BERT base on SST-2, three epochs; the paper's test accuracy is 93.5."""
-    return _base_task("sst2", Classification(labels=2), LabelledData(cache="glue_sst2", batch_size=32, slots=16), 1200)
+    return _base_task(Classification(labels=2), LabelledData(cache="glue_sst2", batch_size=32, slots=16), 1200)
 
 
 def base_squad() -> Experiment:
     """BERT base on SQuAD 1.1, three epochs at 5e-5; the paper's development F1 is 88.5, exact match 80.8."""
     data = LabelledData(cache="squad", batch_size=32, length=384, slots=4, spans=True)
-    return _base_task("squad", Span(), data, 4200)
+    return _base_task(Span(), data, 4200)
 
 
-def _base_task(task: str, head: Classification | Span, data: LabelledData, steps: int) -> Experiment:
+BASE = "runs/bert_base"
+
+
+def _base_task(head: Classification | Span, data: LabelledData, steps: int) -> Experiment:
     e = base()
     return replace(
         e,
@@ -407,11 +350,7 @@ def _base_task(task: str, head: Classification | Span, data: LabelledData, steps
         data=data,
         optimizer=AdamW(schedule=Linear(peak=5e-5, steps=steps, warmup=steps // 10), eps=1e-6, weight_decay=0.01),
         train=Train(
-            steps=steps,
-            clip_norm=1.0,
-            log_every=50,
-            checkpoint=Checkpointing(every=500),
-            finetune=Finetuning(init_from="runs/bert_base"),
+            steps=steps, clip_norm=1.0, log_every=50, checkpoint=Checkpointing(every=500), finetune=Finetuning(init_from=BASE)
         ),
         eval=HeldOut(batch_size=32),
     )

@@ -8,6 +8,7 @@ from configs.optimizers import AdamW, Constant, Cosine
 from data.chat.config import ChatData, PreferenceData
 from data.config import HeldOut
 from data.text.config import TextData
+from models.parts.nested import changed
 
 
 def smollm2_sft() -> Experiment:
@@ -20,7 +21,7 @@ def smollm2_sft() -> Experiment:
         e,
         data=ChatData(cache="smollm2_chitchat", batch_size=4, length=1024),
         optimizer=AdamW(schedule=Cosine(peak=5e-5, steps=200, warmup=10, floor=0.1), b2=0.95),
-        train=replace(e.train, steps=200, checkpoint=replace(e.train.checkpoint, every=100), eval_every=100),
+        train=changed(e.train, {"steps": 200, "checkpoint.every": 100, "eval_every": 100}),
         eval=HeldOut(split="test", limit=50, batch_size=4),
     )
 
@@ -30,15 +31,8 @@ def smollm2_lora() -> Experiment:
 
     2,442,240 parameters: 30 layers of 8 * (4 * 576 + 576 + 2 * 192 + 576 + 3 * (576 + 1536)).
     """
-    e = smollm2_sft()
-    return replace(
-        e,
-        optimizer=replace(e.optimizer, schedule=Cosine(peak=5e-4, steps=200, warmup=10, floor=0.1)),
-        train=replace(
-            e.train,
-            finetune=replace(e.train.finetune, lora=Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))),
-        ),
-    )
+    lora = Lora(rank=8, alpha=16.0, targets=("q", "k", "v", "o", "wi", "wg", "wo"))
+    return changed(smollm2_sft(), {"optimizer.schedule.peak": 5e-4, "train.finetune.lora": lora})
 
 
 def smollm2_dpo() -> Experiment:
@@ -46,14 +40,10 @@ def smollm2_dpo() -> Experiment:
 
     Beta is that of DPO's paper (arXiv 2305.18290, appendix B), 0.1.
     """
-    e = smollm2_lora()
-    return replace(
-        e,
-        data=PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4),
-        optimizer=replace(e.optimizer, schedule=Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)),
-        train=replace(e.train, steps=100, checkpoint=replace(e.train.checkpoint, every=50), eval_every=50),
-        eval=HeldOut(split="test", batch_size=4),
-    )
+    data = PreferenceData(cache="smollm2_preferences", batch_size=4, length=1024, pairs=4)
+    schedule = Cosine(peak=1e-4, steps=100, warmup=10, floor=0.1)
+    run = {"train.steps": 100, "train.checkpoint.every": 50, "train.eval_every": 50, "eval.limit": 0}
+    return changed(smollm2_lora(), run | {"data": data, "optimizer.schedule": schedule})
 
 
 def bench_smollm2() -> Experiment:
@@ -71,5 +61,4 @@ def bench_smollm2() -> Experiment:
 
 def bench_smollm2_alone() -> Experiment:
     """chat.bench_smollm2 with one row: what the generation of a single text is compared on."""
-    e = bench_smollm2()
-    return replace(e, data=replace(e.data, batch_size=1))
+    return changed(bench_smollm2(), {"data.batch_size": 1})

@@ -157,6 +157,10 @@ class Experiment:
 
     Attributes:
       name: its module and function, as `configs.registry.load` fills it in.
+      model: the family, and its configuration.
+      data: the kind of data.
+      optimizer: turns gradients into updates.
+      eval: how the model is scored on held-out examples.
     """
 
     name: str = ""

@@ -71,7 +71,7 @@ def fit(e: Experiment, given: Collection[str] = ()) -> tuple[Experiment, dict[st
         sizes = _sizes(e, task.sizes(manifest))
         sizes = {path: value for path, value in sizes.items() if f"model.{path}" not in given}
         e = replace(e, model=_with(e.model, sizes, "model"))
-        if not e.train.finetune.init_from:  # the model may be that of the weights: it is checked when these are opened
+        if _is_fresh(e):  # the model may be that of the weights: it is checked when these are opened
             task.check(manifest, e.model)
     return e, {f"data.{path}": value for path, value in own.items()} | {f"model.{path}": value for path, value in sizes.items()}
 
@@ -92,7 +92,7 @@ def _sizes(e: Experiment, sizes: Mapping[str, int]) -> dict[str, int]:
     A model that starts from weights keeps their vocabulary and positions: what is too small is refused later. Others have a
     vocabulary no larger than they need. A field that is 0 or missing is that of a model without such a part.
     """
-    fresh = not e.train.finetune.init_from
+    fresh = _is_fresh(e)
     vocabularies = getattr(e.model, "vocabularies", {})
     paths, needed, values = vocabularies | getattr(e.model, "sized_by_data", {}), dict[str, int](), dict[str, int]()
     for name, size in sizes.items():
@@ -109,6 +109,11 @@ def _sizes(e: Experiment, sizes: Mapping[str, int]) -> dict[str, int]:
         else:
             values[path] = size
     return values
+
+
+def _is_fresh(e: Experiment) -> bool:
+    """Returns whether a model starts from no weights, or from those of components alone."""
+    return all("=" in part for part in e.train.finetune.init_from.split(";") if part)
 
 
 def _at(config: Any, path: str) -> Any:

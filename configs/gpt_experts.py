@@ -18,7 +18,7 @@ from configs.optimizers import Adafactor, InverseSqrt, gpt3_adamw
 from models.execution import Execution
 from models.gpt.config import GptConfig
 from models.gpt.layouts import LAYOUTS
-from models.parts.attention.config import GroupedQuery, Latent, LayerVariant, QkNorm, Rotary, Yarn
+from models.parts.attention.config import AnyAttention, GroupedQuery, Latent, LayerVariant, QkNorm, Rotary, Yarn
 from models.parts.moe.config import Capacity, Correction, ExpertGroups, ExpertsConfig, MoeConfig, MoeLosses, SharedExpert, TopK
 from models.parts.nested import changed
 from models.parts.transformer_config import Dense, NormConfig, Output
@@ -52,16 +52,9 @@ def mixtral_8x7b() -> Experiment:
     are 2.8 GB, 10 ms on the links, beside 119 ms of products forward. Modelled: 22.1 s, 45 % MFU (54 %
     if empty slots were work); 3 % of the step is exposed communication.
     """
-    model = _decoder(
-        vocab=32_000,
-        layers=32,
-        model_dim=4096,
-        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=8),
-        positions=Rotary(base=1e6),
-        norm=NormConfig(eps=1e-5),
-        hidden_dim=14_336,
-        moe=mixture(ExpertsConfig(count=8), TopK(choices=2, normalized=True)),
-    )
+    moe = mixture(ExpertsConfig(count=8), TopK(choices=2, normalized=True))
+    attention = GroupedQuery(heads=32, head_dim=128, kv_heads=8)
+    model = _decoder(32_000, 32, 4096, 14_336, attention, moe, positions=Rotary(base=1e6), norm=NormConfig(eps=1e-5))
     return _released(model, fully_sharded(128, 1))
 
 
@@ -72,16 +65,10 @@ def qwen3_30b_a3b() -> Experiment:
     experts of a layer are 1.2 GB, where eight choices of a chip's 32,768 tokens would be 1.3 GB each way. Modelled: 9.8 s,
     34 % MFU (37 % with empty slots); 5 % of the step is exposed communication.
     """
-    model = _decoder(
-        vocab=151_936,
-        layers=48,
-        model_dim=2048,
-        attention=GroupedQuery(heads=32, head_dim=128, kv_heads=4, qk_norm=QkNorm(kind="rms")),
-        positions=Rotary(base=1e6),
-        hidden_dim=6144,
-        moe=mixture(ExpertsConfig(count=128, hidden_dim=768), TopK(choices=8, normalized=True), MoeLosses(balance_weight=0.001)),
-    )
-    return _released(model, fully_sharded(128, 1))
+    experts = ExpertsConfig(count=128, hidden_dim=768)
+    moe = mixture(experts, TopK(choices=8, normalized=True), MoeLosses(balance_weight=0.001))
+    attention = GroupedQuery(heads=32, head_dim=128, kv_heads=4, qk_norm=QkNorm(kind="rms"))
+    return _released(_decoder(151_936, 48, 2048, 6144, attention, moe, positions=Rotary(base=1e6)), fully_sharded(128, 1))
 
 
 def olmoe_1b_7b() -> Experiment:
@@ -92,15 +79,9 @@ def olmoe_1b_7b() -> Experiment:
     chips, as Qwen3's are; experts that stay where they are wait for tokens 22 % of the step. Modelled: 6.0 s, 34 % MFU (39 %
     with empty slots).
     """
-    model = _decoder(
-        vocab=50_304,
-        layers=16,
-        model_dim=2048,
-        attention=GroupedQuery(heads=16, head_dim=128, qk_norm=QkNorm(kind="rms", over="all")),
-        norm=NormConfig(eps=1e-5),
-        hidden_dim=1024,
-        moe=mixture(ExpertsConfig(count=64), TopK(choices=8), MoeLosses(z_weight=0.001)),
-    )
+    moe = mixture(ExpertsConfig(count=64), TopK(choices=8), MoeLosses(z_weight=0.001))
+    attention = GroupedQuery(heads=16, head_dim=128, qk_norm=QkNorm(kind="rms", over="all"))
+    model = _decoder(50_304, 16, 2048, 1024, attention, moe, norm=NormConfig(eps=1e-5))
     return _released(model, fully_sharded(64, 1), rate=4e-4)
 
 
@@ -113,20 +94,10 @@ def gpt_oss_20b() -> Experiment:
     """
     experts = ExpertsConfig(count=32, activation="clipped_swiglu", gated="yes")
     moe = mixture(experts, TopK(choices=4, normalized=True, bias=True), MoeLosses(balance_weight=0.001))
-    yarn = Yarn(factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0))
-    model = _decoder(
-        vocab=201_088,
-        layers=24,
-        model_dim=2880,
-        attention=GroupedQuery(
-            heads=64, head_dim=64, kv_heads=8, biases="qkvo", sinks=True, pattern=(LayerVariant(window=128), LayerVariant())
-        ),
-        positions=Rotary(base=150_000.0, scaling=yarn),
-        bias=True,
-        norm=NormConfig(eps=1e-5),
-        hidden_dim=2880,
-        moe=moe,
-    )
+    rotary = Rotary(base=150_000.0, scaling=Yarn(factor=32.0, original=4096, whole=False, amplitude=_magnitude(32.0)))
+    windows = (LayerVariant(window=128), LayerVariant())
+    attention = GroupedQuery(heads=64, head_dim=64, kv_heads=8, biases="qkvo", sinks=True, pattern=windows)
+    model = _decoder(201_088, 24, 2880, 2880, attention, moe, bias=True, positions=rotary, norm=NormConfig(eps=1e-5))
     return _released(model, fully_sharded(64, 2))
 
 
@@ -150,24 +121,20 @@ def deepseek_v3() -> Experiment:
     experts = ExpertsConfig(count=256, hidden_dim=2048, shared=SharedExpert(hidden_dim=2048))
     moe = mixture(experts, router, MoeLosses(balance_weight=1e-4), leading=3)
     yarn = Yarn(factor=40.0, original=4096)  # cosines as they are: mscale and mscale_all_dim are alike
-    model = _decoder(
-        vocab=129_280,
-        layers=61,
-        model_dim=7168,
-        attention=Latent(heads=128, rank=512, query_rank=1536, rotary_dim=64, scale_dim=192 / _magnitude(40.0) ** 4),
-        positions=Rotary(scaling=yarn),
-        moe=moe,
-        hidden_dim=18_432,
-    )
+    attention = Latent(heads=128, rank=512, query_rank=1536, rotary_dim=64, scale_dim=192 / _magnitude(40.0) ** 4)
+    model = _decoder(129_280, 61, 7168, 18_432, attention, moe, positions=Rotary(scaling=yarn))
     e = _released(model, LAYOUTS["expert_fsdp"](16, 64), rate=2.2e-4)
     data, execution = replace(e.data, batch_size=2048), replace(e.execution, exchange_parts=4)
     return replace(e, data=data, execution=execution)
 
 
-def _decoder(hidden_dim: int, *, bias: bool = False, **fields: Any) -> GptConfig:
+def _decoder(
+    vocab: int, layers: int, dim: int, hidden: int, attention: AnyAttention, moe: MoeConfig, *, bias: bool = False, **fields: Any
+) -> GptConfig:
     """Returns a decoder of LLaMA's shape."""
-    dense = Dense(hidden_dim=hidden_dim, activation="silu", gated=True, bias=bias)
-    return GptConfig(**{"positions": Rotary(), "feed_forward": dense, "output": Output(tied=False)} | fields)
+    dense = Dense(hidden_dim=hidden, activation="silu", gated=True, bias=bias)
+    shape: dict[str, Any] = dict(positions=Rotary(), feed_forward=dense, output=Output(tied=False))
+    return GptConfig(vocab=vocab, layers=layers, model_dim=dim, attention=attention, moe=moe, **shape | fields)
 
 
 def _released(model: GptConfig, layout: Layout, rate: float = 3e-4) -> Experiment:
@@ -212,28 +179,12 @@ def _glam(*, layers: int, dim: int, heads: int, vocab: int, layout: Layout) -> E
     Not theirs: logits of x / sqrt(M), which a scale of the last norm can learn; a z-loss of the output logits of 1e-4.
     """
     e = gpt.gspmd_128b()
-    moe = MoeConfig(
-        experts=ExpertsConfig(count=64, activation="relu", gated="no"),
-        group_size=1024,
-        losses=MoeLosses(balance_weight=0.01),
-        first=True,
-    )
-    model = changed(
-        e.model,
-        {
-            "attention.scale_dim": 1.0,
-            "attention.heads": heads,
-            "attention.head_dim": 128,
-            "vocab": vocab,
-            "layers": layers,
-            "model_dim": dim,
-            "feed_forward.hidden_dim": 4 * dim,
-            "moe": moe,
-        },
-    )
+    experts = ExpertsConfig(count=64, activation="relu", gated="no")
+    moe = MoeConfig(experts=experts, group_size=1024, losses=MoeLosses(balance_weight=0.01), first=True)
+    sizes = {"vocab": vocab, "layers": layers, "model_dim": dim, "feed_forward.hidden_dim": 4 * dim, "attention.heads": heads}
     return replace(
         e,
-        model=model,
+        model=changed(e.model, sizes | {"attention.head_dim": 128, "attention.scale_dim": 1.0, "moe": moe}),
         layout=layout,
         data=replace(e.data, batch_size=1024, length=1024),
         # Section 5.1: Adafactor, rate 0.01 for 10,000 steps, then falling with the inverse root of the step; no dropout.

@@ -22,10 +22,11 @@ from models.gshard_m4.config import GShardM4Config
 from models.gshard_m4.layouts import LAYOUTS
 from models.parts.attention.config import GroupedQuery
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1
+from models.parts.nested import changed
 from models.parts.transformer_config import Dense, TokenLoss
 from models.sharding import expert_layouts as layouts
 
-KEPT = "dispatched+up+attention_in+attention_out+ffn_out"
+DEEP = {"model.layers": 36, "execution.remat": "dispatched+up+attention_in+attention_out+ffn_out"}
 
 
 def quickstart() -> Experiment:
@@ -105,13 +106,8 @@ def moe_512e_12l() -> Experiment:
     Batch 1M tokens, 992k steps at 3.28 steps/s: 3.5 days, 4.9 core-years.
     """
     # 2^20 tokens over 512 cores are groups of 2048 tokens; capacity 2 x 2048 / 512 = 8.
-    base = moe_128e_12l()
-    return replace(
-        base,
-        model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=512))),
-        layout=layouts.expert_parallel_2d_fsdp(64, 8),
-        train=replace(base.train, steps=992_000),
-    )
+    moe, layout = MoeConfig(experts=ExpertsConfig(count=512)), layouts.expert_parallel_2d_fsdp(64, 8)
+    return changed(moe_128e_12l(), {"model.moe": moe, "layout": layout, "train.steps": 992_000})
 
 
 def moe_2048e_12l() -> Experiment:
@@ -120,14 +116,8 @@ def moe_2048e_12l() -> Experiment:
     Batch 4M tokens, 260k steps at 2.15 steps/s: 1.4 days, 7.5 core-years.
     """
     # 2^22 tokens over 2048 cores are groups of 2048 tokens; capacity 2 x 2048 / 2048 = 2.
-    base = moe_512e_12l()
-    return replace(
-        base,
-        model=replace(base.model, moe=MoeConfig(experts=ExpertsConfig(count=2048))),
-        layout=layouts.expert_parallel_2d_fsdp(128, 16),
-        data=replace(base.data, batch_size=32_768),
-        train=replace(base.train, steps=260_000),
-    )
+    sizes = {"model.moe.experts.count": 2048, "data.batch_size": 32_768, "train.steps": 260_000}
+    return changed(moe_512e_12l(), sizes | {"layout": layouts.expert_parallel_2d_fsdp(128, 16)})
 
 
 def moe_128e_36l() -> Experiment:
@@ -136,13 +126,7 @@ def moe_128e_36l() -> Experiment:
     Batch 1M tokens, 1.00M steps at 0.67 steps/s: 17.3 days, 6.1 core-years; 28 % of cycles recompute (Figure 7).
     Modelled: 0.52 s a step.
     """
-    base = moe_128e_12l()
-    return replace(
-        base,
-        model=replace(base.model, layers=36),
-        train=replace(base.train, steps=1_000_000),
-        execution=replace(base.execution, remat=KEPT),
-    )
+    return changed(moe_128e_12l(), DEEP | {"train.steps": 1_000_000})
 
 
 def moe_512e_36l() -> Experiment:
@@ -150,13 +134,7 @@ def moe_512e_36l() -> Experiment:
 
     Batch 1M tokens, 998k steps at 1.05 steps/s: 11.0 days, 15.5 core-years. Modelled: 0.18 s a step.
     """
-    base = moe_512e_12l()
-    return replace(
-        base,
-        model=replace(base.model, layers=36),
-        train=replace(base.train, steps=998_000),
-        execution=replace(base.execution, remat=KEPT),
-    )
+    return changed(moe_512e_12l(), DEEP | {"train.steps": 998_000})
 
 
 def moe_2048e_36l() -> Experiment:
@@ -166,13 +144,7 @@ def moe_2048e_36l() -> Experiment:
     tokens, 0.6 after 175e9, 0.5 after 542e9 (Table 3). Modelled: 0.22 s a step, 3 % of it waiting for all-to-alls.
     """
     # 18 MoE layers x 2048 experts x 2 x 1024 x 8192 = 618.5e9; routers, attention, dense layers, embeddings 0.9e9.
-    base = moe_2048e_12l()
-    return replace(
-        base,
-        model=replace(base.model, layers=36),
-        train=replace(base.train, steps=249_000),
-        execution=replace(base.execution, remat=KEPT),
-    )
+    return changed(moe_2048e_12l(), DEEP | {"train.steps": 249_000})
 
 
 def moe_2048e_60l() -> Experiment:
@@ -180,8 +152,7 @@ def moe_2048e_60l() -> Experiment:
 
     34 % of cycles recompute (Figure 7). Modelled: 0.35 s a step.
     """
-    base = moe_2048e_36l()
-    return replace(base, model=replace(base.model, layers=60))
+    return changed(moe_2048e_36l(), {"model.layers": 60})
 
 
 def dense_96l() -> Experiment:

@@ -15,8 +15,6 @@ from models.parts.nested import changed
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded
 
-ROWS, LENGTH = 256, 1024
-
 
 def lamda_2b() -> Experiment:
     """LaMDA 2B: 10 layers of 2560, 40 heads; 2,179,138,560 parameters. 501k steps."""
@@ -37,23 +35,10 @@ def lamda_137b() -> Experiment:
 
 
 def _pretraining(*, layers: int, dim: int, heads: int, steps: int, layout: Layout) -> Experiment:
-    e = gpt.gspmd_128b()
-    return replace(
-        e,
-        model=changed(
-            e.model,
-            {
-                "layers": layers,
-                "model_dim": dim,
-                "feed_forward.hidden_dim": 8 * dim,
-                "attention.heads": heads,
-                "attention.head_dim": 128,
-            },
-        ),
-        layout=layout,
-        data=replace(e.data, batch_size=ROWS, length=LENGTH),
-        train=replace(e.train, steps=steps),
-    )
+    sizes = {"layers": layers, "model_dim": dim, "feed_forward.hidden_dim": 8 * dim, "attention.heads": heads}
+    model = {f"model.{path}": size for path, size in sizes.items()} | {"model.attention.head_dim": 128}
+    run = {"layout": layout, "data.batch_size": 256, "data.length": 1024, "train.steps": steps}
+    return changed(gpt.gspmd_128b(), model | run)
 
 
 def smollm2_chat() -> Experiment:
@@ -61,17 +46,11 @@ def smollm2_chat() -> Experiment:
 
     The upper third of the layers is trained: two cores have half an hour for it.
     """
-    e = gpt_released.smollm2_135m()
+    e, frozen = gpt_released.smollm2_135m(), {"finetune.freeze": ("embedding",), "finetune.freeze_layers": 20}
     return replace(
         e,
         data=LamdaData(cache="chitchat", batch_size=4, length=256, temperature=100.0),
         optimizer=AdamW(schedule=Cosine(peak=2e-4, steps=220, warmup=20, floor=0.1), b2=0.95),
-        train=replace(
-            e.train,
-            steps=220,
-            checkpoint=replace(e.train.checkpoint, every=110),
-            eval_every=0,
-            finetune=replace(e.train.finetune, freeze=("embedding",), freeze_layers=20),
-        ),
+        train=changed(e.train, {"steps": 220, "checkpoint.every": 110, "eval_every": 0} | frozen),
         eval=RateAndRank(split="test", limit=0, batch_size=4),
     )

@@ -11,27 +11,17 @@ from configs.experiment import Faults, Finetuning
 
 _TOWERS = ("vision", "conformer", "whisper")  # models within a model
 _EXECUTION = ("dtype", "remat", "unroll", "dispatch", "loss_chunks")
-# Fields of a mixture that were the model's own.
-_MODELS_OWN = (
-    "experts",
-    "gating",
-    "group_size",
-    "capacity_factor",
-    "eval_capacity_factor",
-    "second_expert_threshold",
-    "second_expert_slot",
-    "input_jitter",
-    "balance_weight",
-    "z_weight",
-)
+
+
+def _into(part: str, *names: str) -> dict[str, str]:
+    """Returns the moves of fields into a part in which they have kept their names."""
+    return {name: f"{part}.{name}" for name in names}
+
+
 # Fields of a mixture, when it was one class.
 _MIXTURE = {
     "experts": "experts.count",
-    "hidden_dim": "experts.hidden_dim",
-    "activation": "experts.activation",
-    "gated": "experts.gated",
-    "dropout": "experts.dropout",
-    "token_dropout": "experts.token_dropout",
+    **_into("experts", "hidden_dim", "activation", "gated", "dropout", "token_dropout"),
     "shared_dim": "experts.shared.hidden_dim",
     "shared_gate": "experts.shared.gated",
     "gating": "router",
@@ -56,38 +46,28 @@ _MIXTURE = {
     "min_capacity": "capacity.least",
     "capacity_multiple": "capacity.multiple",
     "batch_priority": "capacity.batch_priority",
-    "balance": "losses.balance",
-    "balance_weight": "losses.balance_weight",
-    "importance_weight": "losses.importance_weight",
-    "z_weight": "losses.z_weight",
+    **_into("losses", "balance", "balance_weight", "importance_weight", "z_weight"),
 }
+# Those that were the model's own.
+_MODELS_OWN = ("experts", "gating", "group_size", "capacity_factor", "eval_capacity_factor", "second_expert_threshold")
+_MODELS_OWN += ("second_expert_slot", "input_jitter", "balance_weight", "z_weight")
 # Fields of a Transformer's layers, and of the families that have them, when all of a model's were its own.
 _TRANSFORMER = {
     "latent": "attention",
-    "heads": "attention.heads",
-    "head_dim": "attention.head_dim",
-    "kv_heads": "attention.kv_heads",
-    "attention_bias": "attention.biases",
-    "output_bias": "attention.biases",
-    "key_bias": "attention.biases",
+    **_into("attention", "heads", "head_dim", "kv_heads"),
+    **dict.fromkeys(("attention_bias", "output_bias", "key_bias"), "attention.biases"),
     "qk_norm": "attention.qk_norm",
     "qk_norm_kind": "attention.qk_norm.kind",
     "qk_norm_over": "attention.qk_norm.over",
-    "attention_scale": "attention.scale_dim",
-    "attention_scalar": "attention.scale_dim",
-    "per_dim_scale": "attention.per_dim_scale",
-    "logit_cap": "attention.logit_cap",
-    "sinks": "attention.sinks",
+    **dict.fromkeys(("attention_scale", "attention_scalar"), "attention.scale_dim"),
+    **_into("attention", "per_dim_scale", "logit_cap", "sinks"),
     "kinds": "attention.pattern",
     "max_positions": "positions.rows",
     "first_position": "positions.first",
     "rotary_base": "positions.base",
     "rotary": "positions.scaling",
-    "buckets": "positions.buckets",
-    "max_distance": "positions.max_distance",
-    "hidden_dim": "feed_forward.hidden_dim",
-    "activation": "feed_forward.activation",
-    "gated": "feed_forward.gated",
+    **_into("positions", "buckets", "max_distance"),
+    **_into("feed_forward", "hidden_dim", "activation", "gated"),
     "ffn_bias": "feed_forward.bias",
     "hidden_dropout": "feed_forward.dropout",
     "norm": "norm.kind",
@@ -105,26 +85,20 @@ _TRANSFORMER = {
     "z_loss": "loss.z_weight",
     "types": "embedding.types",
     "embedding_norm": "embedding.norm",
-    "height": "patches.height",
-    "width": "patches.width",
-    "channels": "patches.channels",
+    **_into("patches", "height", "width", "channels"),
     "patch": "patches.size",
     "patch_bias": "patches.bias",
     "class_token": "pooling",
-    "classes": "head.classes",
-    "pooler": "head.pooler",
+    **_into("head", "classes", "pooler"),
     "head_bias": "head.bias",
     "vision": "towers.vision",
-    "conformer": "towers.audio",
-    "whisper": "towers.audio",
+    **dict.fromkeys(("conformer", "whisper"), "towers.audio"),
     "seam": "towers.seam",
 }
 _METNET2 = {
-    "stacks": "context.stacks",
-    "dilations": "context.dilations",
+    **_into("context", "stacks", "dilations"),
     "context_dim": "context.dim",
-    "upsample": "detail.upsample",
-    "upsampling": "detail.upsampling",
+    **_into("detail", "upsample", "upsampling"),
     "detail_blocks": "detail.blocks",
     "detail_dim": "detail.dim",
     "hidden_dim": "detail.hidden_dim",
@@ -133,14 +107,13 @@ _METNET2 = {
 }
 # Fields of a class of data.
 _OF_DATA = {
-    "GridData": {name: f"area.{name}" for name in ("height", "width", "scale", "stacked", "target_height", "target_width")},
-    "MultimodalData": {name: f"packing.{name}" for name in ("texts", "pool", "row_length", "pictures", "sounds")},
+    "GridData": _into("area", "height", "width", "scale", "stacked", "target_height", "target_width"),
+    "MultimodalData": _into("packing", "texts", "pool", "row_length", "pictures", "sounds"),
 }
 # The same of classes where they went elsewhere, or stayed.
 _OF_CLASS = {
-    "GptConfig": {"tied": "output.tied", "label_smoothing": "output.label_smoothing"},
-    "BertConfig": {"tied": "output.tied", "label_smoothing": "output.label_smoothing"},
-    "VitConfig": {"label_smoothing": "head.label_smoothing", "loss": "head.loss"},
+    **dict.fromkeys(("GptConfig", "BertConfig"), _into("output", "tied", "label_smoothing")),
+    "VitConfig": _into("head", "label_smoothing", "loss"),
 }
 _ENCODER_DECODER = {"label_smoothing": "loss.label_smoothing"}
 # Defaults that these fields had in a class and no longer have.
@@ -169,9 +142,9 @@ _TRAIN = {
     "save_every": "checkpoint.every",
     "save_failures": "checkpoint.max_failures",
     "checkpoints": "checkpoint.folder",
-    **{name: f"checkpoint.{name}" for name in ("keep", "keep_every", "best")},
-    **{f.name: f"faults.{f.name}" for f in dataclasses.fields(Faults)},
-    **{f.name: f"finetune.{f.name}" for f in dataclasses.fields(Finetuning)},
+    **_into("checkpoint", "keep", "keep_every", "best"),
+    **_into("faults", *(f.name for f in dataclasses.fields(Faults))),
+    **_into("finetune", *(f.name for f in dataclasses.fields(Finetuning))),
 }
 
 MOVED = (

@@ -4,8 +4,6 @@ GSPMD's announcement (Google AI blog, December 2021) says that modes may be swit
 "multimodal models"; no paper describes one. The composition is ours, of published towers.
 """
 
-from dataclasses import replace
-
 from configs.conformer import conformer
 from configs.experiment import Checkpointing, Experiment, Finetuning, Train
 from configs.optimizers import Adafactor, AdamW, Cosine, InverseSqrt
@@ -115,13 +113,7 @@ def emoji() -> Experiment:
     scripts.prepare_data emoji_names
     scripts.train multimodal.emoji --workdir runs/emoji
     """
-    both = quickstart()
-    return replace(
-        both,
-        model=changed(both.model, {"towers.audio": None}),
-        data=changed(
-            both.data, {"cache": "emoji_names", "seconds": 0.0, "packing.sounds": 1, "batch_size": 4, "temperature": 1.0}
-        ),
-        optimizer=AdamW(schedule=Cosine(peak=1e-3, steps=2000, warmup=100), b2=0.98, weight_decay=0.05),
-        train=Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=1)),
-    )
+    data = {"cache": "emoji_names", "seconds": 0.0, "packing.sounds": 1, "batch_size": 4, "temperature": 1.0}
+    train = Train(steps=2000, clip_norm=1.0, checkpoint=Checkpointing(every=500, keep=1))
+    run = {"model.towers.audio": None, "optimizer.schedule.steps": 2000, "train": train}
+    return changed(quickstart(), run | {f"data.{path}": value for path, value in data.items()})

@@ -6,7 +6,13 @@ import math
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class InverseSqrt:
-    """scale / sqrt(max(step, flat)): flat first, then decaying; with `warmup`, a linear ramp before."""
+    """scale / sqrt(max(step, flat)): flat first, then decaying; with `warmup`, a linear ramp before.
+
+    Attributes:
+      scale: numerator of the learning rate.
+      flat: the step from which on it decays.
+      warmup: steps of the ramp.
+    """
 
     scale: float = 1.0
     flat: int = 10_000
@@ -21,6 +27,12 @@ class InverseSqrt:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Decay:
     """Linear warm-up to `peak`, then a descent to `peak * floor` at `steps`.
+
+    Attributes:
+      peak: the largest learning rate.
+      steps: the step at which the descent ends.
+      warmup: steps of the warm-up.
+      floor: the last learning rate, as a share of the peak.
 
     Raises:
       ValueError: the peak is not positive, no steps are left to decay in (where optax raises an exception of its own for a
@@ -67,7 +79,11 @@ class Exponential(_Decay):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constant:
-    """The same learning rate at every step."""
+    """The same learning rate at every step.
+
+    Attributes:
+      value: the learning rate.
+    """
 
     value: float
 
@@ -106,7 +122,9 @@ class Adafactor:
     """Adafactor (Shazeer and Stern 2018). Defaults: GShard A.2 with Lingvo's XLAShardingAdafactor where the paper is silent.
 
     Attributes:
+      schedule: the learning rate of each step.
       decay_exponent: the second moment's decay at step t is 1 - t^-exponent, at most `max_decay`.
+      max_decay: the largest decay of the second moment.
       clip: updates are scaled down to this RMS, per tensor.
       parameter_scale: multiply updates by the RMS of the tensor (at least 1e-3).
       min_factored: matrices with both sides at least this long have factored second moments.
@@ -122,7 +140,14 @@ class Adafactor:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AdamW:
-    """Adam with decoupled weight decay (on matrices only)."""
+    """Adam with decoupled weight decay (on matrices only).
+
+    Attributes:
+      schedule: the learning rate of each step.
+      b1, b2: decay of the first and of the second moment.
+      eps: is added to the square root of the second moment.
+      weight_decay: share of a matrix that a step takes away, times the learning rate.
+    """
 
     schedule: Schedule
     b1: float = 0.9
@@ -139,7 +164,14 @@ def gpt3_adamw(*, peak: float, steps: int, warmup: int, eps: float = 1e-8) -> Ad
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lamb:
-    """LAMB (You et al. 2020): Adam's update scaled to each tensor's norm, weight decay on matrices only."""
+    """LAMB (You et al. 2020): Adam's update scaled to each tensor's norm, weight decay on matrices only.
+
+    Attributes:
+      schedule: the learning rate of each step.
+      b1, b2: decay of the first and of the second moment.
+      eps: is added to the square root of the second moment.
+      weight_decay: share of a matrix that is added to its update.
+    """
 
     schedule: Schedule
     b1: float = 0.9
@@ -150,7 +182,12 @@ class Lamb:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Sgd:
-    """Stochastic gradient descent with momentum."""
+    """Stochastic gradient descent with momentum.
+
+    Attributes:
+      schedule: the learning rate of each step.
+      momentum: decay of the sum of gradients; 0 has none.
+    """
 
     schedule: Schedule
     momentum: float = 0.0

@@ -15,6 +15,7 @@ from typing import Any
 
 from configs import t5
 from configs.experiment import Experiment
+from configs.table import row
 from models.execution import Execution
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, MoeLosses, Top1
 from models.sharding.expert_layouts import expert_fsdp, expert_fully_sharded, expert_parallel, expert_parallel_2d
@@ -71,34 +72,12 @@ def _base(experts: int) -> Experiment:
     return _experiment(model, expert_parallel(128 // min(experts, 128), min(experts, 128)))
 
 
-def base_8e() -> Experiment:
-    """Switch-Base, 8 experts: 619,339,008 parameters."""
-    return _base(8)
-
-
-def base_16e() -> Experiment:
-    """Switch-Base, 16 experts: 1,072,397,568 parameters."""
-    return _base(16)
-
-
-def base_32e() -> Experiment:
-    """Switch-Base, 32 experts: 1,978,514,688 parameters."""
-    return _base(32)
-
-
-def base_64e() -> Experiment:
-    """Switch-Base, 64 experts: 3,790,748,928 parameters."""
-    return _base(64)
-
-
-def base_128e() -> Experiment:
-    """Switch-Base, 128 experts: 7,415,217,408 parameters (printed: 7B)."""
-    return _base(128)
-
-
-def base_256e() -> Experiment:
-    """Switch-Base, 256 experts: 14,664,154,368 parameters."""
-    return _base(256)
+base_8e = row(_base, "Switch-Base, 8 experts: 619,339,008 parameters.", 8)
+base_16e = row(_base, "Switch-Base, 16 experts: 1,072,397,568 parameters.", 16)
+base_32e = row(_base, "Switch-Base, 32 experts: 1,978,514,688 parameters.", 32)
+base_64e = row(_base, "Switch-Base, 64 experts: 3,790,748,928 parameters.", 64)
+base_128e = row(_base, "Switch-Base, 128 experts: 7,415,217,408 parameters (printed: 7B).", 128)
+base_256e = row(_base, "Switch-Base, 256 experts: 14,664,154,368 parameters.", 256)
 
 
 def large_128e() -> Experiment:

@@ -14,6 +14,7 @@ from typing import Any
 
 from configs.experiment import Checkpointing, Experiment, HeldOut, Train
 from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt
+from configs.table import row
 from data.config import Decode
 from data.text.config import SpanTextData
 from data.text_to_text.config import TextToTextData
@@ -128,49 +129,19 @@ def debian_sections_5k() -> Experiment:
     )
 
 
-def v1_0_small() -> Experiment:
-    """T5-Small: 60,506,624 parameters."""
-    return experiment(v1_0(6, 512, 2048, 8), fully_sharded(16, 1))
+def _size(model: T5Config, chips: int, **execution: Any) -> Experiment:
+    return experiment(model, fully_sharded(chips, 1), **execution)
 
 
-def v1_0_base() -> Experiment:
-    """T5-Base: 222,903,552 parameters."""
-    return experiment(v1_0(12, 768, 3072, 12), fully_sharded(32, 1))
-
-
-def v1_0_large() -> Experiment:
-    """T5-Large: 737,668,096 parameters (printed: 770 M)."""
-    return experiment(v1_0(24, 1024, 4096, 16), fully_sharded(64, 1))
-
-
-def v1_0_3b() -> Experiment:
-    """T5-3B: 2,851,598,336 parameters; heads of 128."""
-    return experiment(v1_0(24, 1024, 16_384, 32, 128), fully_sharded(128, 1), remat="full")
-
-
-def v1_0_11b() -> Experiment:
-    """T5-11B: 11,307,321,344 parameters; 128 heads of 128."""
-    return experiment(v1_0(24, 1024, 65_536, 128, 128), fully_sharded(256, 1), remat="full")
-
-
-def v1_1_small() -> Experiment:
-    """T5 1.1 Small: 76,961,152 parameters."""
-    return experiment(v1_1(8, 512, 1024, 6), fully_sharded(16, 1))
-
-
-def v1_1_base() -> Experiment:
-    """T5 1.1 Base: 247,577,856 parameters."""
-    return experiment(v1_1(12, 768, 2048, 12), fully_sharded(32, 1))
-
-
-def v1_1_large() -> Experiment:
-    """T5 1.1 Large: 783,150,080 parameters."""
-    return experiment(v1_1(24, 1024, 2816, 16), fully_sharded(64, 1))
-
-
-def v1_1_xl() -> Experiment:
-    """T5 1.1 XL: 2,849,757,184 parameters."""
-    return experiment(v1_1(24, 2048, 5120, 32), fully_sharded(128, 1), remat="full")
+v1_0_small = row(_size, "T5-Small: 60,506,624 parameters.", v1_0(6, 512, 2048, 8), 16)
+v1_0_base = row(_size, "T5-Base: 222,903,552 parameters.", v1_0(12, 768, 3072, 12), 32)
+v1_0_large = row(_size, "T5-Large: 737,668,096 parameters (printed: 770 M).", v1_0(24, 1024, 4096, 16), 64)
+v1_0_3b = row(_size, "T5-3B: 2,851,598,336 parameters; heads of 128.", v1_0(24, 1024, 16_384, 32, 128), 128, remat="full")
+v1_0_11b = row(_size, "T5-11B: 11,307,321,344 parameters; 128 heads of 128.", v1_0(24, 1024, 65_536, 128, 128), 256, remat="full")
+v1_1_small = row(_size, "T5 1.1 Small: 76,961,152 parameters.", v1_1(8, 512, 1024, 6), 16)
+v1_1_base = row(_size, "T5 1.1 Base: 247,577,856 parameters.", v1_1(12, 768, 2048, 12), 32)
+v1_1_large = row(_size, "T5 1.1 Large: 783,150,080 parameters.", v1_1(24, 1024, 2816, 16), 64)
+v1_1_xl = row(_size, "T5 1.1 XL: 2,849,757,184 parameters.", v1_1(24, 2048, 5120, 32), 128, remat="full")
 
 
 def v1_1_xxl() -> Experiment:
@@ -179,32 +150,20 @@ def v1_1_xxl() -> Experiment:
     return experiment(v1_1(24, 4096, 10_240, 64), fully_sharded(128, 1), remat=kept)
 
 
-def mt5_small() -> Experiment:
-    """mT5-Small: 300,176,768 parameters, 256,114,688 of them in the two tables of 250,112 ids."""
-    return _mt5("small", v1_1(8, 512, 1024, 6, vocab=250_112), v1_1_small())
+MT5_VOCAB = 250_112
 
 
-def mt5_base() -> Experiment:
-    """mT5-Base: 582,401,280 parameters."""
-    return _mt5("base", v1_1(12, 768, 2048, 12, vocab=250_112), v1_1_base())
+def _mt5(model: T5Config, like: Experiment) -> Experiment:
+    """mT5's rows (1024 tokens, batches of 1024) of random tokens, otherwise as T5 1.1 of the same size.
 
-
-def mt5_large() -> Experiment:
-    """mT5-Large: 1,229,581,312 parameters."""
-    return _mt5("large", v1_1(24, 1024, 2816, 16, vocab=250_112), v1_1_large())
-
-
-def mt5_xl() -> Experiment:
-    """mT5-XL: 3,742,619,648 parameters."""
-    return _mt5("xl", v1_1(24, 2048, 5120, 32, vocab=250_112), v1_1_xl())
-
-
-def mt5_xxl() -> Experiment:
-    """mT5-XXL: 12,921,057,280 parameters."""
-    return _mt5("xxl", v1_1(24, 4096, 10_240, 64, vocab=250_112), v1_0_11b())
-
-
-def _mt5(size: str, model: T5Config, like: Experiment) -> Experiment:
-    """mT5's rows (1024 tokens, batches of 1024) of random tokens, otherwise as T5 1.1 of the same size."""
+    Its two tables of 250,112 ids have 256,114,688 of the small model's parameters.
+    """
     data = SpanTextData(batch_size=1024, length=1137, multiple=128)  # 1024 inputs
     return replace(like, model=model, data=data)
+
+
+mt5_small = row(_mt5, "mT5-Small: 300,176,768 parameters.", v1_1(8, 512, 1024, 6, MT5_VOCAB), v1_1_small())
+mt5_base = row(_mt5, "mT5-Base: 582,401,280 parameters.", v1_1(12, 768, 2048, 12, MT5_VOCAB), v1_1_base())
+mt5_large = row(_mt5, "mT5-Large: 1,229,581,312 parameters.", v1_1(24, 1024, 2816, 16, MT5_VOCAB), v1_1_large())
+mt5_xl = row(_mt5, "mT5-XL: 3,742,619,648 parameters.", v1_1(24, 2048, 5120, 32, MT5_VOCAB), v1_1_xl())
+mt5_xxl = row(_mt5, "mT5-XXL: 12,921,057,280 parameters.", v1_1(24, 4096, 10_240, 64, MT5_VOCAB), v1_0_11b())

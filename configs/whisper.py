@@ -13,6 +13,7 @@ from data.config import Decode
 from data.speech.config import SpecAugment, SpeechData
 from models.execution import Execution
 from models.parts.attention.config import GroupedQuery
+from models.parts.nested import changed
 from models.parts.transformer_config import DecoderConfig, Dense
 from models.sharding.layout import Layout
 from models.sharding.layouts import data_parallel, fully_sharded
@@ -110,9 +111,8 @@ def czech() -> Experiment:
     Not from the paper. In training the encoder hears rows of 8 s, of which its positions are the first 400; it is evaluated in
     windows of 30 s, by what `scripts.transcribe` writes. See BENCHMARKS.md for error rates before and after.
     """
-    whole = base()
     return replace(
-        whole,
+        base(),
         layout=data_parallel(1, 1),
         data=SpeechData(
             cache="fillets_whisper",
@@ -141,26 +141,16 @@ def english() -> Experiment:
 
     Not from the paper. The encoder stays as it was released.
     """
-    base = czech()
-    return replace(
-        base,
-        data=replace(base.data, cache="fillets_english", batch_size=4, targets_length=96),
-        optimizer=AdamW(schedule=Linear(peak=3e-5, steps=200, warmup=20), b2=0.98, weight_decay=0.01),
-        train=replace(
-            base.train,
-            steps=200,
-            checkpoint=replace(base.train.checkpoint, every=100),
-            finetune=replace(base.train.finetune, freeze=("front", "encoder")),
-        ),
-        eval=replace(base.eval, split="test", limit=60),
-    )
+    run = {"train.steps": 200, "train.checkpoint.every": 100, "train.finetune.freeze": ("front", "encoder")}
+    data = {"data.cache": "fillets_english", "data.batch_size": 4, "data.targets_length": 96}
+    schedule = {"optimizer.schedule.steps": 200, "optimizer.schedule.warmup": 20}
+    return changed(czech(), run | data | schedule | {"eval.split": "test", "eval.limit": 60})
 
 
 def bench_tiny() -> Experiment:
     """Whisper tiny on four windows of 30 s with 64 tokens: for comparing speed with other systems (scripts.lab.peers.compare)."""
-    base = tiny()
     return replace(
-        base,
+        tiny(),
         layout=data_parallel(1, 1),
         data=SpeechData(batch_size=4, seconds=30.0, padding="silence", targets_length=64),
         optimizer=AdamW(schedule=Constant(value=1e-4), weight_decay=0.01),

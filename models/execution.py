@@ -2,9 +2,10 @@
 
 import dataclasses
 from collections.abc import Collection
-from typing import Literal, get_args
+from typing import Literal
 
 from models.errors import UserError, nearest
+from models.parts.numbers import check_least, check_literals
 from models.sharding import remat
 
 Dtype = Literal["float32", "bfloat16", "float64"]
@@ -47,14 +48,10 @@ class Execution:
     loss_chunks: int = 1
 
     def __post_init__(self) -> None:
-        for name, kind in (("dtype", Dtype), ("dispatch", Dispatch), ("quantization", Quantization)):
-            if (value := getattr(self, name)) not in get_args(kind):
-                raise ValueError(f"{name}={value!r}: no such {name}{nearest(value, get_args(kind))}")
+        check_literals(self)
         if self.unroll < 0:
             raise ValueError(f"unroll={self.unroll}: must be 1 or more, or 0 for all layers")
-        for name in ("exchange_parts", "loss_chunks"):
-            if (value := getattr(self, name)) < 1:
-                raise ValueError(f"{name}={value}: must be 1 or more")
+        check_least(self, 1, "exchange_parts", "loss_chunks")
 
     def check(self, components: Collection[str], activations: Collection[str]) -> None:
         """Raises UserError for an activation or a component that the model does not have."""

@@ -136,7 +136,8 @@ class Staged(nnx.Module, abc.ABC):
     """A model whose loss ends in one stack of equal layers, which may run in pipeline stages (models/sharding/pipelines/).
 
     Its loss is composed here, once: `before` where there is one (HasPrologue), `embed`, `apply_layers` over the stack, and
-    `head_loss`. So is the splitting of keys, which pipelines share: `prologue_contexts` and `part_contexts`.
+    `head_loss`. The context is split in two for `before` and all that follows it, then in two for `embed` and the stack, in
+    pipelines too.
 
     Attributes:
       stack: the name of the attribute, and component, that holds the last stack of layers.
@@ -183,26 +184,14 @@ class Staged(nnx.Module, abc.ABC):
         totals = self.totals(batch) if totals is None else totals
         first: list[Loss] = []
         if isinstance(self, HasPrologue):
-            prologue, context = prologue_contexts(context)
+            prologue, context = context.split(2)
             arrays, loss = self.before(batch, prologue, totals)
             batch, first = batch | arrays, [loss]
-        embedding, layers = part_contexts(context)
+        embedding, layers = context.split(2)
         blocks = getattr(self, self.stack_name)
         depth = jax.tree.leaves(blocks)[0].shape[0]
         x, middle = self.apply_layers(blocks, self.embed(batch, embedding), batch, layers.for_layers(depth), totals)
         return functools.reduce(operator.add, [*first, middle, self.head_loss(x, batch, context, totals)])
-
-
-def prologue_contexts(context: Context) -> tuple[Context, Context]:
-    """Returns the contexts of (`HasPrologue.before`, all that follows it), of a model that has a prologue."""
-    prologue, others = context.split(2)
-    return prologue, others
-
-
-def part_contexts(context: Context) -> tuple[Context, Context]:
-    """Returns the contexts of (`Staged.embed`, the stack of layers), of what `prologue_contexts` leaves."""
-    embedding, layers = context.split(2)
-    return embedding, layers
 
 
 class MakeModel(Protocol):

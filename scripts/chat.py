@@ -59,8 +59,10 @@ def main() -> int:
     add_sampling(parser)
     parser.set_defaults(tokens=None, temperature=None, top_k=None)
     parser.add_argument("--system", help="the system prompt")
-    parser.add_argument("--context", type=int, help="tokens of a conversation that are read; the oldest turns are left out")
-    parser.add_argument("--candidates", type=int, help="of rated responses: replies that are drawn and ranked; 16")
+    parser.add_argument(
+        "--context", type=int, help="tokens of a conversation that are read, without its oldest turns; by default all that fit"
+    )
+    parser.add_argument("--candidates", type=int, help="of rated responses: replies that are drawn and ranked, by default 16")
     parser.add_argument("--show", action="store_true", help="of rated responses: print the candidates of every turn")
     parser.add_argument("--no-tools", action="store_true", help="of rated responses: ask no tools")
     args = parser.parse_args()

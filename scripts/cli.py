@@ -22,6 +22,7 @@ from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
 from data.packages.fetch import FetchError
 from data.paths import data_dir, is_address, scratch
+from data.stages import quiet_libraries
 from models.errors import UserError, exit_code, nearest
 from models.execution import Execution
 from models.sharding.layout import Layout
@@ -30,6 +31,8 @@ from trainers.runtime import xla_flags
 
 if typing.TYPE_CHECKING:
     from trainers.weights.source import Weights
+
+quiet_libraries()  # before any command imports JAX
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
@@ -57,17 +60,31 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
 
 
 def parser(doc: str | None, **kwargs: Any) -> argparse.ArgumentParser:
-    """Returns an argument parser whose errors are one line, like all others."""
-
-    class OneLine(argparse.ArgumentParser):
-        def error(self, message: str) -> typing.NoReturn:
-            raise ConfigError(f"{message} (see --help)")
-
-    form = argparse.RawDescriptionHelpFormatter
+    """Returns an argument parser whose errors are one line, like all others, and whose help ends with each default."""
     program = Path(sys.argv[0])
     if program.parent.name == "scripts":  # a command, by either of its names
         kwargs.setdefault("prog", f"shardzoo {program.stem}")
-    return OneLine(description=doc, formatter_class=form, allow_abbrev=False, **kwargs)
+    return _Parser(description=doc, **kwargs)
+
+
+class _Help(argparse.RawDescriptionHelpFormatter):
+    """Adds the default of an option to its help, where it has one and its help does not say so itself."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        absent = action.default in (None, "", argparse.SUPPRESS) or isinstance(action.default, bool)
+        if absent or not action.option_strings or "default" in (action.help or ""):
+            return action.help
+        return f"{action.help} (default: %(default)s)"
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser, and those of its commands."""
+
+    def __init__(self, **kwargs: Any):
+        super().__init__(**{"formatter_class": _Help, "allow_abbrev": False} | kwargs)
+
+    def error(self, message: str) -> typing.NoReturn:
+        raise ConfigError(f"{message} (see --help)")
 
 
 def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> None:
@@ -75,7 +92,9 @@ def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> N
     parser.add_argument(
         "experiment", nargs="?" if optional else None, help="a name that scripts.show lists, FILE.py:FUNCTION, or FILE.json"
     )
-    parser.add_argument("--layout", metavar="NAME[:XxY]", help="another layout of the family, e.g. fully_sharded:2x4")
+    parser.add_argument(
+        "--layout", metavar="NAME[:XxY]", help="a layout of the family, e.g. fully_sharded:2x4; by default the experiment's"
+    )
     parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
     parser.add_argument(
         "--tiny", action="store_true", help="shrink the experiment to run in seconds on one device, on random data"

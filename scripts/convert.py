@@ -30,8 +30,12 @@ def main() -> int:
     for name, what in sources.items():
         command = commands.add_parser(name, help=f"reads {what}")
         command.add_argument("source", type=cli.folder, help=what)
-        command.add_argument("--experiment", default="", help="the experiment that gives data, optimizer and evaluation")
-        command.add_argument("--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1")
+        command.add_argument(
+            "--experiment", default="", help="the experiment that gives data, optimizer and evaluation; by default its family's"
+        )
+        command.add_argument(
+            "--layout", metavar="NAME[:XxY]", help="the release's layout, e.g. fully_sharded:8x1; by default that experiment's"
+        )
         command.add_argument("--to", type=cli.folder, required=True, metavar="DIR", help="a new folder")
         cli.add_precision(command)
         if name == "from-peft":
@@ -51,10 +55,12 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from trainers.checkpoints import checkpoint
     from trainers.weights import gguf, huggingface, init_from, load_any, peft, release
     from trainers.weights.load_any import open_weights
 
+    progress.show()
     if args.command == "to-hf":
         _, weights = load_any.open_model(init_from.located(str(args.source)), args.step)
         print(huggingface.write_folder(weights, args.to, max_shard_bytes=int(args.max_shard_gb * 1e9)))

@@ -24,19 +24,27 @@ def main() -> int:
     cli.add_checkpoint(p, "see above")
     p.add_argument("--experiment", default="", help="the experiment that gives data and evaluation; the model's own by default")
     p.add_argument("--split", help="held-out split; the experiment's by default")
-    p.add_argument("--limit", type=int, help="the most examples to score; 0 takes all")
-    p.add_argument("--per-language", type=int, help="for a translator: the most sentences of each language; 0 takes all")
-    p.add_argument("--beams", type=int, help="for a model that writes text: hypotheses of the beam search")
+    p.add_argument("--limit", type=int, help="the most examples to score, 0 takes all; the experiment's by default")
+    p.add_argument(
+        "--per-language",
+        type=int,
+        help="for a translator: the most sentences of each language, 0 takes all; the experiment's by default",
+    )
+    p.add_argument(
+        "--beams", type=int, help="for a model that writes text: hypotheses of the beam search; the experiment's by default"
+    )
     p.add_argument("--layout", metavar="NAME:XxY", help="run under a layout of the family; one device by default")
     p.add_argument("--languages", action="store_true", help="for a translator: print every language")
     p.add_argument("--json", action="store_true", help="print JSON")
     args = p.parse_args()
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
+    from data import progress
     from data.reading.caches import cache_folder
     from trainers.evaluation.evaluator import open_evaluator
     from trainers.inference.load import load
 
+    progress.show(not args.json)
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype, args.experiment)
     given = {name: getattr(args, name) for name in ("split", "limit", "per_language", "beams")}
     given = {name: value for name, value in given.items() if value is not None}

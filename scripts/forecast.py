@@ -21,11 +21,13 @@ MAPS = (0, 2)  # places of the thresholds whose probabilities are drawn
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_checkpoint(parser, "a run or a release")
-    parser.add_argument("--split", default="test", help="of the prepared series: test, the default, or validation")
-    parser.add_argument("--time", metavar="TIME", help="the last frame that the model sees, as 2018-05-20T14:30")
+    parser.add_argument("--split", default="test", help="of the prepared series: test or validation")
     parser.add_argument(
-        "--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE", help="the page; forecast.html by default"
+        "--time",
+        metavar="TIME",
+        help="the last frame that the model sees, as 2018-05-20T14:30; by default that before the most of it",
     )
+    parser.add_argument("--to", type=cli.folder, default=Path("forecast.html"), metavar="FILE", help="the page")
     parser.add_argument("--json", action="store_true", help="print the page's figures as JSON")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)

@@ -23,10 +23,8 @@ def main() -> int:
     cli.add_checkpoint(parser, "a workdir, release, HF folder, GGUF")
     add_sampling(parser)
     parser.add_argument("--beams", type=int, default=0, help="hypotheses of a beam search; 0 does not search")
-    parser.add_argument(
-        "--length-penalty", type=float, default=0.0, help="of a beam search: favours longer texts as it grows; 0 by default"
-    )
-    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt; 1")
+    parser.add_argument("--length-penalty", type=float, default=0.0, help="of a beam search: favours longer texts as it grows")
+    parser.add_argument("--samples", type=int, default=1, help="continuations of each prompt")
     parser.add_argument("--layout", metavar="NAME:XxY", help="generate under a layout of the family; one device by default")
     parser.add_argument("--chat", action="store_true", help="a prompt is a user's turn, in the form of scripts.chat")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -36,11 +34,13 @@ def main() -> int:
     prompts = args.prompt or sys.stdin.read().removesuffix("\n").split("\n")
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
+    from data import progress
     from data.kinds import task_of
     from trainers.inference.forms import form_of
     from trainers.inference.generation import Generate, Generator
     from trainers.inference.load import load
 
+    progress.show(not args.json)
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
@@ -67,7 +67,7 @@ def main() -> int:
 def add_sampling(parser: argparse.ArgumentParser) -> None:
     """Adds the arguments that say how a text is drawn."""
     parser.add_argument(
-        "--tokens", type=int, default=64, help="the most tokens of a continuation; 64, of a reply of scripts.chat 512"
+        "--tokens", type=int, default=64, help="the most tokens of a continuation; by default 64, of a reply of scripts.chat 512"
     )
     parser.add_argument(
         "--temperature",

@@ -40,7 +40,7 @@ def main() -> int:
         "--topology", required=True, metavar="GEN:AxBxC", help="a TPU slice, or hosts and devices of each, as gpu:2x8"
     )
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the run's folder: a path, or gs://BUCKET/FOLDER")
-    parser.add_argument("--data", default="", metavar="DIR", help="the prepared data, likewise ($SHARDZOO_DATA of the hosts)")
+    parser.add_argument("--data", default="", metavar="DIR", help="the prepared data; by default $SHARDZOO_DATA of the hosts")
     parser.add_argument("--restarts", type=int, default=50, metavar="N", help="start the run again at most so often")
     parser.add_argument("--image", default="", metavar="NAME", help="gke: a container image with the installed checkout")
     parser.add_argument("--zone", default="", metavar="ZONE", help="tpu-vm: the zone of Google Cloud")

@@ -34,9 +34,21 @@ from trainers.runtime.chips import USUAL, PodError, Slice, parse_slice, planned_
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_experiment(parser, optional=True)
-    parser.add_argument("--topology", metavar="GEN:AxBxC", help="the slice, e.g. v4:8x16x16 or v5e:16x16")
-    parser.add_argument("--torus", metavar="AXIS=yz,...", help="where mesh axes lie on the torus, e.g. data=yz,model=x")
-    parser.add_argument("--options", metavar="NAME", help="a set of compiler options (trainers/runtime/chips.py)")
+    parser.add_argument(
+        "--topology",
+        metavar="GEN:AxBxC",
+        help="the slice, e.g. v4:8x16x16 or v5e:16x16; by default the experiment's, or the usual one",
+    )
+    parser.add_argument(
+        "--torus",
+        metavar="AXIS=yz,...",
+        help="where mesh axes lie on the torus, e.g. data=yz,model=x; by default as the layout says",
+    )
+    parser.add_argument(
+        "--options",
+        metavar="NAME",
+        help="a set of compiler options (trainers/runtime/chips.py); by default that of the experiment",
+    )
     parser.add_argument("--kernel-efficiency", type=float, default=0.5, help="assumed share of peak that attention kernels reach")
     parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
     parser.add_argument(

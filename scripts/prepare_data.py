@@ -49,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="SOURCE",
         help="make it of your own data: a folder, a file or a pattern of files; what each kind takes is listed below",
     )
-    parser.add_argument("--kind", default="", help="the kind of data, where a source fits several")
+    parser.add_argument(
+        "--kind", default="", help="the kind of data, where a source fits several; by default the only one that fits"
+    )
     parser.add_argument(
         "--columns",
         default="",

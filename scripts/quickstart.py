@@ -28,7 +28,7 @@ def main() -> int:
     p.add_argument(
         "--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR", help="runs/quickstart by default"
     )
-    p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand, if they are not eight")
+    p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand; by default one for eight")
     args, overrides = p.parse_known_args()
     args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
     e = cli.chosen(args, overrides)

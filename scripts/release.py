@@ -32,9 +32,11 @@ def main() -> int:
     args = parser.parse_args()
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from trainers.monitoring import metrics
     from trainers.weights import release
 
+    progress.show()
     print(release.write(args.workdir, args.to, step=args.step, scores=scores(args.workdir, metrics.read(args.workdir))))
     return 0
 

@@ -5,7 +5,8 @@
     python -m scripts.train path/to/mine.py:mine --workdir runs/mine
     python -m scripts.train path/to/mine.json --workdir runs/mine
 
-Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT` lists them (docs/EXPERIMENTS.md).
+Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT --fields` lists them
+(docs/EXPERIMENTS.md).
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
 With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and ends when its benchmark's target is met
@@ -103,6 +104,9 @@ def main() -> int:
         e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
 
+    import jax
+
+    from data import progress
     from trainers import trainer
     from trainers.measure import mlperf_log
     from trainers.weights import init_from
@@ -113,6 +117,7 @@ def main() -> int:
     log = args.mlperf and mlperf_log.Request(
         folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
     )
+    progress.show(jax.process_index() == 0)
     return trainer.train(e, args.workdir, log)
 
 

@@ -16,9 +16,13 @@ import html
 import json
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from data.speech.sound import RATE
 from models.errors import nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
@@ -43,6 +47,7 @@ def main() -> int:
     outputs = outputs_of(args.file, args.out, "txt" if form == "text" else form) if args.out else {}
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from data.speech import sound
     from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
     from trainers.inference.load import load
@@ -58,23 +63,25 @@ def main() -> int:
     served = load(weights, execution)
     transcriber = Transcriber(served.model, vocabulary, how)
     prefix = transcriber.prefix(args.language, "translate" if args.translate else "transcribe")
-    recordings = (Recording(path, sound.blocks(path), [*prefix]) for path in args.file)
+    progress.show(not args.json)
     failures, began, seconds = 0, time.perf_counter(), 0.0
 
     def failed(path: Path, why: str) -> None:
         nonlocal failures
         failures += 1
-        print(f"error: {path}: {why}", file=sys.stderr)
+        progress.say(f"error: {path}: {why}")
 
     done: dict[Path, str] = {}
-    for recording in transcriber(served.params, recordings, failed):
-        path, transcript = recording.name, recording.transcript
-        seconds += transcript.seconds
-        text = written(transcript, path, form)
-        if args.out:
-            args.out.mkdir(parents=True, exist_ok=True)
-            outputs[path].write_text(text, encoding="utf-8")
-        done[path] = text
+    with progress.bar("transcribing", sum(map(sound.seconds, args.file)), "s of sound") as advance:
+        recordings = (Recording(path, counted(sound.blocks(path), advance), [*prefix]) for path in args.file)
+        for recording in transcriber(served.params, recordings, failed):
+            path, transcript = recording.name, recording.transcript
+            seconds += transcript.seconds
+            text = written(transcript, path, form)
+            if args.out:
+                args.out.mkdir(parents=True, exist_ok=True)
+                outputs[path].write_text(text, encoding="utf-8")
+            done[path] = text
     if not args.out:
         several = len(args.file) > 1 and form == "text"
         for path in args.file:  # in the order in which they were given
@@ -110,6 +117,13 @@ def outputs_of(files: list[Path], folder: Path, suffix: str) -> dict[Path, Path]
                 f"--out {folder}: {sounds[output]} and {path} would both be {output.name}; choose a folder for each"
             )
     return {path: output for output, path in sounds.items()}
+
+
+def counted(blocks: Iterator[np.ndarray], advance: Callable[[float], Any]) -> Iterator[np.ndarray]:
+    """Yields a sound's blocks, each counted in seconds once it is asked for the next: they are read as they are transcribed."""
+    for block in blocks:
+        yield block
+        advance(len(block) / RATE)
 
 
 def written(transcript: Any, path: Path, form: str) -> str:

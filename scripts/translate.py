@@ -24,7 +24,7 @@ def main() -> int:
     cli.add_checkpoint(parser, "see above")
     parser.add_argument("--from", dest="lang", required=True, metavar="LANG", help="language of the text, e.g. sw")
     parser.add_argument("--to", default="", metavar="LANG", help="language to translate into, English by default")
-    parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line")
+    parser.add_argument("--file", type=cli.folder, help="a text file with one sentence a line; by default standard input")
     parser.add_argument("--beams", type=int, help="hypotheses of the beam search; the experiment's by default")
     parser.add_argument("text", nargs="*", help="sentences; without any, and without --file, standard input is read")
     args = parser.parse_args()
@@ -34,12 +34,14 @@ def main() -> int:
     lines = args.text or text.removesuffix("\n").split("\n")  # not splitlines(): a line stays a line
 
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from data.decoding import DecodesLanguages
     from data.kinds import task_of
     from data.task import Task
     from trainers.inference.decoder import Decoder
     from trainers.inference.load import load
 
+    progress.show()
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     task, decoding = task_of(e.data), None
     if weights.vocabulary and type(task).decoding is not Task.decoding:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ["TQDM_DISABLE"] = "1"  # a slow machine would write lines that a fast one does not
 from tests.helpers.compiling import CHEAP, DEFAULTS, share_contexts
 
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8 {CHEAP}"

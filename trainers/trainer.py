@@ -18,14 +18,15 @@ from data.kinds import task_of
 from data.reading.batches import Batches, batch_shapes
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source
+from data.stages import quiet_libraries
 from models.errors import nearest
 from models.families import family_of
 from trainers import runlog, step
-from trainers.checkpoints.manager import Checkpoints, quiet_libraries
+from trainers.checkpoints.manager import Checkpoints
 from trainers.evaluation.evaluator import Evaluator, open_evaluator
 from trainers.loop import Loop
 from trainers.measure import mlperf_log
-from trainers.monitoring import metrics, stalls
+from trainers.monitoring import metrics, stalls, wandb
 from trainers.monitoring.corruption import Checker
 from trainers.monitoring.hosts import HostLog
 from trainers.monitoring.spikes import Spikes
@@ -74,6 +75,7 @@ def _train(
         batches = Batches(source, experiment.data, plan.batch_shardings(), train.workers)
         stack.callback(batches.close)
         attempt = stack.enter_context(mlperf_log.attempt(log, experiment, evaluator, workdir))
+        board = stack.enter_context(processes.jointly(wandb.open_run, experiment, workdir, leader, say))
 
         # --- 3. the newest sound checkpoint, a release's weights, or fresh ones
         quiet_libraries()
@@ -108,7 +110,7 @@ def _train(
         stack.callback(lambda: writer and writer.close())
         stack.push(watch.explain)  # before anything is closed, which would wait for a process that is lost
         progress = [metrics.Progress(train.steps)] if leader else []
-        observers = [watch, HostLog(workdir, batches), *progress, attempt, *([writer] if writer else [])]
+        observers = [watch, HostLog(workdir, batches), *progress, attempt, board, *([writer] if writer else [])]
         return Loop(
             plan=plan,
             state=state,

@@ -30,7 +30,7 @@ _FORMS = (".csv", ".tsv", ".jsonl", *tables.FORMS)  # of a folder's tables calle
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """What a row may have.
+    """The form of what a row may have, pictures or sounds.
 
     Attributes:
       columns: columns that may hold it, the first that a row has.

@@ -1,5 +1,6 @@
 """Sound: files of any format and rate as 16,000 samples a second of one channel. libsndfile reads, soxr resamples. No JAX."""
 
+import contextlib
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,11 +10,13 @@ import numpy as np
 
 from data import untrusted
 from data.speech import endings
+from data.stages import output_dropped
 from models.errors import UserError
 
 RATE = 16_000  # samples a second, of every model here
 SUFFIXES = (".wav", ".flac", ".ogg", ".oga", ".opus", ".mp3", ".aiff", ".aif", ".au", ".caf")
 RATES = (1_000, 1_000_000)  # samples a second that a file may have: with fewer a small file would become hours
+_MP3 = "MP3"  # as libsndfile names it; its reader writes notes about damage and lengths to standard error
 _BLOCK = 1 << 18  # samples of a file's channels that are read at a time
 _UNKNOWN = 1 << 62  # a length that a file's header does not know is given as a greater number
 _LOUDEST = 32.0  # 30 dB above what a file of floats should have at most
@@ -56,7 +59,8 @@ def blocks(file: Path | bytes, most: int = untrusted.STREAMED) -> Iterator[np.nd
             stream = None if rate == RATE else soxr.ResampleStream(rate, RATE, 1, dtype="float32")
             seen = given = 0
             while True:
-                samples = opened.read(at_once, dtype="float32", always_2d=True).mean(axis=1)
+                with output_dropped() if opened.format == _MP3 else contextlib.nullcontext():
+                    samples = opened.read(at_once, dtype="float32", always_2d=True).mean(axis=1)
                 _check(samples, seen)
                 seen += len(samples)
                 last = not len(samples)
@@ -76,15 +80,31 @@ def blocks(file: Path | bytes, most: int = untrusted.STREAMED) -> Iterator[np.nd
         raise SoundError("has no samples")
 
 
+def seconds(file: Path) -> float:
+    """Returns the length of a sound that its header gives; 0 where there is none that could be read."""
+    import soundfile
+
+    try:
+        with output_dropped():
+            opened = soundfile.SoundFile(untrusted.regular(file, SoundError))
+        with opened:
+            return opened.frames / opened.samplerate if opened.frames < _UNKNOWN else 0.0
+    except (soundfile.LibsndfileError, SoundError, OSError):
+        return 0.0  # `blocks` says why
+
+
 def _opened(file: Path | bytes) -> tuple[Any, endings.Ending]:
     """Returns a sound that is open for reading from its beginning to its end, and how it ends."""
     import soundfile
 
-    opened = soundfile.SoundFile(io.BytesIO(file) if isinstance(file, bytes) else untrusted.regular(file, SoundError))
+    with output_dropped():
+        opened = soundfile.SoundFile(io.BytesIO(file) if isinstance(file, bytes) else untrusted.regular(file, SoundError))
     ends, begins = endings.ending(file, opened.format)
     if begins:
         opened.close()
-        opened = soundfile.SoundFile(io.BufferedReader(endings.Headed(file, *begins)))  # pyright: ignore[reportArgumentType]
+        headed: Any = io.BufferedReader(endings.Headed(file, *begins))  # pyright: ignore[reportArgumentType]
+        with output_dropped():
+            opened = soundfile.SoundFile(headed)
     # By itself it seeks to its own place after each block, which fails at the end of a stream of FLAC; and the next frame of an
     # MP3 file may need the bits of those before it.
     opened.seekable = lambda: False

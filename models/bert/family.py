@@ -1,10 +1,8 @@
 """BERT as a family: what the trainer, the planner and the commands need to know of it."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
-from models.bert.config import BertConfig
 from models.bert.layouts import LAYOUTS
 from models.bert.model import Bert
 from models.family import Family
@@ -27,19 +25,13 @@ def _computes(head: Head) -> tuple[Any, ...]:
     return type(head), getattr(head, "transform", None), getattr(head, "pooler", None)
 
 
-def _deterministic(c: BertConfig, lengths: Sequence[int]) -> BertConfig:
-    """Returns the configuration without dropout, with four layers in the stack; see Family.deterministic."""
-    del lengths
-    return dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0)
-
-
 FAMILY = Family(
     model=Bert,
     layouts=LAYOUTS,
     activations=DENSE,
     policies=POLICIES,
     default_experiment=lambda c: _DEFAULT_EXPERIMENTS[type(c.head).__name__],
-    deterministic=_deterministic,
+    deterministic=lambda c, lengths: dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0),
     semantic_fields=(*MEANING_OF_LM, "positions.first"),
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),

@@ -69,7 +69,6 @@ class Bert(Staged, Classifies):
 
     @property
     def classes(self) -> int:
-        """The number of classes of whole examples that the head has; 0 where it has none."""
         return self.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
@@ -95,12 +94,9 @@ class Bert(Staged, Classifies):
     def apply_layers(
         self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
-        """Runs some of the layers; see Staged."""
-        del totals
         return self._run(blocks, x_BLM, batch, context), zero_loss(x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the head's loss of the last layer's output; see Staged."""
         return self.head.loss(self._normed(x_BLM), batch, self.embedding, context, totals)
 
     def totals(self, batch: Batch) -> Totals:

@@ -7,6 +7,7 @@ B rows, S positions, M model, N heads, D size of a head, K taps.
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -167,7 +168,7 @@ class ConvolutionModule(nnx.Module):
         # A batch norm would take it off again, and its gradient would be rounding alone.
         self.filter_bias = bias() if layer.bias and isinstance(layer.norm, config.GroupNorm) else None
         self.out_bias = param(k1, (m,), ("embed",), zeros, scope) if layer.bias else None
-        self.inner_norm = norm_of(layer.norm, m, scope, c.norm_eps)
+        self.inner_norm = _NORMS[type(layer.norm)](layer.norm, m, scope, c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, Statistics]:
         """Returns (y_BSM, the running statistics of a batch norm after this batch)."""
@@ -205,7 +206,6 @@ class GroupNorm(nnx.Module):
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, Statistics]:
         """Returns (y_BSM, no statistics)."""
-        del segments_BS, training
         x = x_BSM.astype(jnp.promote_types(x_BSM.dtype, jnp.float32)).reshape(*x_BSM.shape[:2], self.groups, -1)
         x -= jnp.mean(x, axis=-1, keepdims=True)
         x *= jax.lax.rsqrt(jnp.mean(x * x, axis=-1, keepdims=True) + self.eps)
@@ -245,8 +245,4 @@ class BatchNorm(nnx.Module):
         return y.astype(x_BSM.dtype), statistics
 
 
-def norm_of(norm: config.BatchNorm | config.GroupNorm, size: int, scope: Component, eps: float) -> BatchNorm | GroupNorm:
-    """Returns the norm that the settings name."""
-    if isinstance(norm, config.BatchNorm):
-        return BatchNorm(norm, size, scope, eps)
-    return GroupNorm(norm, size, scope, eps)
+_NORMS: dict[type, Any] = {config.BatchNorm: BatchNorm, config.GroupNorm: GroupNorm}

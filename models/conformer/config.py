@@ -4,7 +4,7 @@ import dataclasses
 from typing import Any, ClassVar, Literal
 
 from models.parts.attention.config import GroupedQuery
-from models.parts.numbers import check_epsilon, check_finite
+from models.parts.numbers import check_epsilon, check_finite, nearest_divisor
 from models.parts.transformer_config import BlockConfig, Dense, NormConfig, check_dropout
 
 # wav2vec 2.0 (arXiv 2006.11477, section 4.2): taps and strides of its convolutions, together 400 samples, 320 apart.
@@ -13,7 +13,12 @@ WAVE = ((10, 5), (3, 2), (3, 2), (3, 2), (3, 2), (2, 2), (2, 2))
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Mel:
-    """Two 2-D convolutions of stride 2 over log-mel frames of so many bands."""
+    """Two 2-D convolutions of stride 2 over log-mel frames.
+
+    Attributes:
+      bands: of a frame.
+      channels: of each convolution.
+    """
 
     stride: ClassVar[int] = 4  # frames of a position
 
@@ -40,7 +45,11 @@ class Waveform:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchNorm:
-    """A norm over the whole batch, with running statistics for evaluation; each step keeps a share `decay` of them."""
+    """A norm over the whole batch, with running statistics for evaluation.
+
+    Attributes:
+      decay: the share of them that each step keeps.
+    """
 
     decay: float = 0.99
 
@@ -51,7 +60,11 @@ class BatchNorm:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GroupNorm:
-    """A norm of each position in so many groups of channels; one group is a layer norm."""
+    """A norm of each position in groups of channels.
+
+    Attributes:
+      groups: of channels; 1 is a layer norm.
+    """
 
     groups: int = 1
 
@@ -76,14 +89,23 @@ class ConformerLayer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TransformerLayer:
-    """wav2vec 2.0's layer, with its norms before sub-layers in the large models, after them in the base (section 4.2)."""
+    """wav2vec 2.0's layer (section 4.2).
+
+    Attributes:
+      order: "pre" has norms before sub-layers (the large models), "post" after them (the base).
+    """
 
     order: Literal["pre", "post"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ConvolutionalPositions:
-    """wav2vec 2.0's positions: a grouped convolution of what is heard, added before the stack."""
+    """wav2vec 2.0's positions: a grouped convolution of what is heard, added before the stack.
+
+    Attributes:
+      taps: of the convolution.
+      groups: of its channels.
+    """
 
     taps: int = 128
     groups: int = 16
@@ -91,7 +113,11 @@ class ConvolutionalPositions:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ctc:
-    """Connectionist temporal classification (Graves et al. 2006) into so many ids, of which 0 is the blank."""
+    """Connectionist temporal classification (Graves et al. 2006).
+
+    Attributes:
+      vocab: ids, of which 0 is the blank.
+    """
 
     vocab: int
 
@@ -102,7 +128,13 @@ class Ctc:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Transducer(Ctc):
-    """A transducer (Graves 2012): an LSTM over the tokens so far, and a layer where both sides meet."""
+    """A transducer (Graves 2012): an LSTM over the tokens so far, and a layer where both sides meet.
+
+    Attributes:
+      predictor_layers: of the LSTM.
+      predictor_dim: their hidden size.
+      joint_dim: hidden size of the layer where both sides meet.
+    """
 
     predictor_layers: int = 1
     predictor_dim: int = 640
@@ -185,12 +217,16 @@ class ConformerConfig:
 
     Attributes:
       layers: of the stack that ends in the loss.
+      model_dim: size of the residual stream.
       hidden_dim: inside the feed-forward layers.
+      heads: of attention.
       layer: what a layer is made of.
       positions: what is added before the stack.
       final_norm: a layer norm behind the stack (the released models).
       front: what makes positions of sound.
       utterances: the most that share a row.
+      dropout: in training, on the outputs of modules, inside feed-forward layers and on attention probabilities.
+      norm_eps: is added to the variance in norms.
       objective: what the stack is trained for; None is a tower of a larger model.
     """
 
@@ -216,8 +252,7 @@ class ConformerConfig:
         check_epsilon(self.norm_eps)
         check_dropout(self.dropout)
         if self.model_dim % self.heads:
-            fits = [n for n in range(1, self.model_dim + 1) if self.model_dim % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.heads))
+            best = nearest_divisor(self.model_dim, self.heads)
             raise ValueError(f"heads={self.heads}: must divide model_dim={self.model_dim}; nearest is {best}")
         norm = self.layer.norm if isinstance(self.layer, ConformerLayer) else None
         groups = {"layer.norm": norm.groups if isinstance(norm, GroupNorm) else 1}

@@ -29,7 +29,7 @@ class Quantizer(nnx.Module):
         self.c, self.scope, g, v = c, scope, c.codebooks, c.codes
         self.weight = param(k1, (size, g, v), ("embed", "code_groups", "codes"), normal(1.0), scope)
         self.bias = param(k1, (g, v), ("code_groups", "codes"), zeros, scope)
-        self.entries = param(k2, (g, v, code_dim // g), ("code_groups", "codes", "code"), _uniform, scope)
+        self.entries = param(k2, (g, v, code_dim // g), ("code_groups", "codes", "code"), jax.random.uniform, scope)
 
     def __call__(self, x_BSM: jax.Array, step: jax.Array, key: jax.Array | None) -> tuple[jax.Array, jax.Array, jax.Array]:
         """Returns (vectors [B, S, D], probabilities of the entries [B, S, G, V], chosen entries int32 [B, S, G])."""
@@ -47,10 +47,6 @@ class Quantizer(nnx.Module):
             one_BSGV = hard_BSGV + soft_BSGV - jax.lax.stop_gradient(soft_BSGV)
         vectors = jnp.einsum("BSGV,GVD->BSGD", one_BSGV, self.entries[...].astype(wide))
         return vectors.reshape(*x_BSM.shape[:2], -1).astype(x_BSM.dtype), jax.nn.softmax(logits_BSGV), chosen_BSG
-
-
-def _uniform(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
-    return jax.random.uniform(key, shape, dtype)
 
 
 def perplexity(probabilities_BSGV: jax.Array, counted_BS: jax.Array) -> jax.Array:

@@ -1,7 +1,6 @@
 """The Conformer as a family: what the trainer, the planner and the commands need to know of it."""
 
 import dataclasses
-from collections.abc import Sequence
 from typing import Any
 
 from models.conformer.config import ConformerConfig, Ctc, Transducer, W2vBert, Wav2Vec, Waveform
@@ -9,12 +8,6 @@ from models.conformer.layouts import LAYOUTS
 from models.conformer.model import Conformer
 from models.family import Family
 from models.parts.activations import DENSE, POLICIES
-
-
-def deterministic(c: ConformerConfig, lengths: Sequence[int]) -> ConformerConfig:
-    """Returns the configuration with nothing random; see Family.deterministic. What is drawn of codes is the same everywhere."""
-    del lengths
-    return dataclasses.replace(c, layers=4, dropout=0.0)
 
 
 def adapt_data(c: ConformerConfig, data: Any) -> Any:
@@ -45,7 +38,7 @@ FAMILY = Family(
     default_experiment=lambda c: "conformer.large",
     adapt_data=adapt_data,
     convention=convention,
-    deterministic=deterministic,
+    deterministic=lambda c, lengths: dataclasses.replace(c, layers=4, dropout=0.0),  # draws of codes are the same everywhere
     semantic_fields=("layer.norm", "layer.positions", "layer.order", "positions", "norm_eps"),
     same_outputs=lambda ours, theirs: type(ours.objective) is type(theirs.objective),
 )

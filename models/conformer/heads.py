@@ -66,8 +66,6 @@ class CtcHead(Outputs, TextHead):
         self.utterances = c.utterances
 
     def loss(self, x_BSM, features, batch, segments_BS, context, totals) -> Loss:
-        """Returns the negative log-likelihood of the texts; see Head."""
-        del features, context
         texts = batch["targets"], batch["targets_segments"]
         return ctc.ctc_loss(self.logits(x_BSM), segments_BS, *texts, self.utterances, totals)
 
@@ -85,14 +83,11 @@ class TransducerHead(TextHead):
         self.transducer, self.utterances = Transducer(objective, c.model_dim, key, scope), c.utterances
 
     def loss(self, x_BSM, features, batch, segments_BS, context, totals) -> Loss:
-        """Returns the negative log-likelihood of the texts; see Head."""
-        del features, context
         x_USM, real_US = ctc.aligned(x_BSM, segments_BS, self.utterances)
         targets_UL, given_UL = ctc.aligned(batch["targets"], batch["targets_segments"], self.utterances)
         return self.transducer.loss(x_USM, real_US, targets_UL, given_UL, totals)
 
     def write(self, x_BSM: jax.Array, real_BS: jax.Array, beams: int, steps: int) -> jax.Array:
-        """Returns the texts; see TextHead."""
         if beams == 1:
             return self.transducer.greedy(x_BSM, real_BS, steps)
         return self.transducer.beam_search(x_BSM, real_BS, beams, steps)
@@ -117,8 +112,6 @@ class W2vBertHead(Outputs, Head):
         self.targets, self.weight_of_loss = Targets(objective, c.model_dim, key, scope), objective.masked_weight
 
     def loss(self, x_BSM, features, batch, segments_BS, context, totals) -> Loss:
-        """Returns the cross-entropy of the codes; see Head."""
-        del features, context
         loss = token_loss(self.logits(x_BSM), batch["codes"], hidden(batch, segments_BS), totals["hidden"])
         metrics = {f"masked_{name}": ratio for name, ratio in loss.metrics.items()}
         return Loss(self.weight_of_loss * loss.value, self.weight_of_loss * loss.extra, metrics)

@@ -19,22 +19,9 @@ from models.conformer.config import (
     Waveform,
 )
 from models.interchange import Entry, Interchange, InterchangeError
-from models.interchange.settings import (
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    architecture_of,
-    choice,
-    completed,
-    constant,
-    fixed,
-    only,
-    setting,
-)
+from models.interchange.layers import attention_names, layers
+from models.interchange.rows import ModelType, Row, Setting, allowed, also, choice, constant, fixed
+from models.interchange.settings import Fields, Settings, architecture_of, completed, only, setting
 from models.interchange.tensors import convolution, dense, matrix, norm, vector, without_prefix
 
 _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
@@ -201,45 +188,40 @@ class _HuggingFace(Interchange[ConformerConfig]):
         return theirs.startswith(_HEADS)
 
 
-def _attention(c: ConformerConfig, at: str, names: tuple[str, str, str, str]) -> list[Entry]:
-    """Returns the entries of the four projections, by their names of them."""
-    m, n, d = c.model_dim, c.heads, c.head_dim
-    *into, out = (f"{at}.{name}" for name in names)
-    mapped = dense(out, "encoder.attention.o", (n, d, m), inputs=2, layers=c.layers)
-    for theirs, ours in zip(into, "qkv", strict=True):
-        mapped += dense(theirs, f"encoder.attention.{ours}", (m, n, d), layers=c.layers)
-    return mapped
+_TRANSFORMER = {
+    "layer_norm": "attention_norm",
+    **attention_names("attention", ("q_proj", "k_proj", "v_proj", "out_proj")),
+    "final_layer_norm": "ffn_norm",
+    "feed_forward.intermediate_dense": "ffn.wi",
+    "feed_forward.output_dense": "ffn.wo",
+}
+_CONFORMER = {
+    "self_attn_layer_norm": "attention_norm",
+    **attention_names("self_attn", ("linear_q", "linear_k", "linear_v", "linear_out")),
+    "final_layer_norm": "norm",
+    **{f"ffn{i}_layer_norm": f"ffn{i}_norm" for i in (1, 2)},
+    **{f"ffn{i}.intermediate_dense": f"ffn{i}.wi" for i in (1, 2)},
+    **{f"ffn{i}.output_dense": f"ffn{i}.wo" for i in (1, 2)},
+    "conv_module.layer_norm": "conv_norm",
+}
 
 
 def _transformer_layers(c: ConformerConfig, positions: ConvolutionalPositions, at: str) -> list[Entry]:
-    m, h, taps, layer = c.model_dim, c.hidden_dim, positions.taps, f"{at}layers.{{layer}}"
-    places: dict[str, Any] = dict(layers=c.layers)
+    m, taps = c.model_dim, positions.taps
     of_taps = f"{at}pos_conv_embed.conv.parametrizations.weight.original"
     shape = (taps, m // positions.groups, m)
     return [
         matrix(f"{of_taps}1", ("places.filter", shape), inputs=2, transposed=False, file=shape[::-1], order=(2, 1, 0)),
         vector(f"{of_taps}0", ("places.lengths", (taps,)), file=(1, 1, taps)),
         vector(f"{at}pos_conv_embed.conv.bias", ("places.bias", (m,))),
-        *norm(f"{layer}.layer_norm", "encoder.attention_norm", m, **places),
-        *_attention(c, f"{layer}.attention", ("q_proj", "k_proj", "v_proj", "out_proj")),
-        *norm(f"{layer}.final_layer_norm", "encoder.ffn_norm", m, **places),
-        *dense(f"{layer}.feed_forward.intermediate_dense", "encoder.ffn.wi", (m, h), **places),
-        *dense(f"{layer}.feed_forward.output_dense", "encoder.ffn.wo", (h, m), **places),
+        *layers(c.transformer, "encoder", f"{at}layers.{{layer}}.", _TRANSFORMER, layers=c.layers),
     ]
 
 
 def _conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> list[Entry]:
-    m, h, layer = c.model_dim, c.hidden_dim, f"{at}layers.{{layer}}"
+    m, layer = c.model_dim, f"{at}layers.{{layer}}"
     places: dict[str, Any] = dict(layers=c.layers)
-    mapped = [
-        *norm(f"{layer}.self_attn_layer_norm", "encoder.attention_norm", m, **places),
-        *_attention(c, f"{layer}.self_attn", ("linear_q", "linear_k", "linear_v", "linear_out")),
-        *norm(f"{layer}.final_layer_norm", "encoder.norm", m, **places),
-    ]
-    for i in (1, 2):
-        mapped += norm(f"{layer}.ffn{i}_layer_norm", f"encoder.ffn{i}_norm", m, **places)
-        mapped += dense(f"{layer}.ffn{i}.intermediate_dense", f"encoder.ffn{i}.wi", (m, h), **places)
-        mapped += dense(f"{layer}.ffn{i}.output_dense", f"encoder.ffn{i}.wo", (h, m), **places)
+    mapped = layers(c.transformer, "encoder", f"{layer}.", _CONFORMER, **places)
     if settings.positions == "relative":
         shape = (c.heads, c.head_dim)
         mapped += dense(f"{layer}.self_attn.linear_pos", "encoder.attention.distances", (m, *shape), bias="", **places)
@@ -251,7 +233,6 @@ def _conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> 
     statistics = (("weight", "scale"), ("bias", "bias"), ("running_mean", "mean"), ("running_var", "variance"))
     return [
         *mapped,
-        *norm(f"{at}.layer_norm", "encoder.conv_norm", m, **places),
         matrix(f"{at}.pointwise_conv1.weight", *both, file=(2 * m, m, 1), **places),
         matrix(f"{at}.pointwise_conv2.weight", (f"{ours}.out", (m, m)), file=(m, m, 1), **places),
         matrix(f"{at}.depthwise_conv.weight", (f"{ours}.filter", (settings.kernel, m)), file=(m, 1, settings.kernel), **places),

@@ -61,7 +61,6 @@ class Conformer(Staged, HasPrologue, Writes):
 
     @property
     def target_vocab(self) -> int:
-        """The number of ids that the model writes; 0 where it writes none."""
         return self.c.vocab
 
     def totals(self, batch: Batch) -> Totals:
@@ -115,20 +114,17 @@ class Conformer(Staged, HasPrologue, Writes):
 
     def embed(self, batch: Batch, context: Context) -> Activations:
         """Returns (the stack's input, the front's features where its loss is of them)."""
-        del context
         return tuple(batch[name] for name in ("input", "features") if name in batch)
 
     def apply_layers(
         self, blocks: ConformerBlock | Block, x: Activations, batch: Batch, context: Context, totals: Totals
     ) -> tuple[Activations, Loss]:
         """Runs some of the blocks; features pass unchanged. See Staged."""
-        del totals
         x_BSM, *features = x
         x_BSM, loss = run_blocks(self.c, blocks, x_BSM, self._segments(batch), context, self.scope / "encoder")
         return (x_BSM, *features), loss
 
     def head_loss(self, x: Activations, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the loss of the objective; see Staged."""
         assert self.head is not None, "a tower has no loss of its own"
         x_BSM, *features = x
         return self.head.loss(self._normed(x_BSM), features, batch, self._segments(batch), context, totals)
@@ -141,7 +137,6 @@ class Conformer(Staged, HasPrologue, Writes):
 
     def encode(self, batch: Batch, context: Context, totals: Totals | None = None) -> tuple[jax.Array, Loss]:
         """Returns (the last block's output [B, S, M], no loss but new running statistics), for larger models too."""
-        del totals
         segments_BS = self._segments(batch)
         x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         first, context = context.split(2)

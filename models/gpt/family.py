@@ -13,16 +13,9 @@ from models.parts.transformer_config import MEANING_OF_LM
 from models.sharding.layouts import Recipe
 
 MEANING_OF_MIXTURES = (
-    "attention.class",
-    "attention.interleaved",
-    "attention.norm_eps",
+    *(f"attention.{name}" for name in ("class", "interleaved", "norm_eps")),
     "moe.first",
-    "moe.router.class",
-    "moe.router.choices",
-    "moe.router.normalized",
-    "moe.router.score",
-    "moe.router.groups",
-    "moe.router.scale",
+    *(f"moe.router.{name}" for name in ("class", "choices", "normalized", "score", "groups", "scale")),
     "moe.experts.activation",
 )
 

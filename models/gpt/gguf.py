@@ -7,7 +7,7 @@ queries and keys in another order, norms with 1 added, all experts of a layer in
 
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import gguf
 import numpy as np
@@ -21,15 +21,6 @@ _TABLE, _OUTPUT = "token_embd.weight", "output.weight"
 _ORIGINAL = "original_max_position_embeddings"
 _PATTERN = "attention.sliding_window_pattern"
 _ARCHS = {name: arch for arch, name in gguf.MODEL_ARCH_NAMES.items()}
-
-
-class Tensor(Protocol):
-    """A tensor of a file: its shape, outermost dimension first, and its numbers, which an index along that dimension reads."""
-
-    @property
-    def shape(self) -> Shape: ...
-
-    def __getitem__(self, index: Any, /) -> np.ndarray: ...
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -120,7 +111,7 @@ _NEUTRAL = {
 
 
 class _Gguf(GgufFiles[GptConfig]):
-    def read_config(self, architecture: str, settings: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GptConfig:
+    def read_config(self, architecture: str, settings: Mapping[str, Any], tensors: Mapping[str, Any]) -> GptConfig:
         row = ARCHITECTURES[architecture]
         keys = _Keys(architecture, settings)
         if _TABLE not in tensors:

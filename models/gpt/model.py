@@ -16,10 +16,10 @@ from models.parts.attention.config import Sinusoidal
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.preferences import preference_loss
 from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Role
 from models.protocol import Batch, ChecksRows, Context, ContinuesText, HasOutputs
@@ -105,14 +105,12 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
     def apply_layers(
         self, blocks: Block | LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
-        """Runs some of the layers; see Staged."""
         settings = self._layer_settings(blocks, context.numbers)
         x_BLM, statistics = transformer.run(blocks, x_BLM, self._arranged(batch), context, settings)
-        return x_BLM, routers_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
-        del context
         targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
             logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
@@ -160,7 +158,6 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         return transformer.layer_settings(self.c, numbers)
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the first layer's input [B, L, M]; see Decoder."""
         dtype = self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype)
         if self.c.embedding_scale != 1:
@@ -172,7 +169,6 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         return dropout(x_BLM, self.c.dropout, key)
 
     def output_logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the logits [B, L, V] of the last layer's output; see Decoder."""
         if self.final_norm is not None:
             x_BLM = self.final_norm(x_BLM)
         if self.softmax.weight is None:
@@ -185,12 +181,10 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
 
     @property
     def vocab(self) -> int:
-        """The number of tokens that the model knows."""
         return self.c.vocab
 
     @property
     def longest(self) -> int | None:
-        """The most positions that a text may have; None where nothing bounds it."""
         return self.c.max_positions or None
 
     def start(self, batch: Batch, hypotheses: int, steps: int) -> Cache:

@@ -37,7 +37,6 @@ class GShardM4(EncoderDecoder):
 
     @property
     def target_vocab(self) -> int:
-        """The number of tokens that the model can produce."""
         return self.c.target_vocab
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:
@@ -45,11 +44,9 @@ class GShardM4(EncoderDecoder):
         return {"tokens": jnp.sum(batch["targets_segments"] > 0)}
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
-        """Returns the encoder's input [B, S, M]; see Encoder."""
         return self._embed(self.source_embedding, batch["inputs"], self.source_places(batch)[1], key)
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the decoder's input [B, L, M]; see Decoder."""
         return self._embed(self.target_embedding, ids_BL, positions_BL, key)
 
     def _embed(self, table: Embedding, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
@@ -59,5 +56,4 @@ class GShardM4(EncoderDecoder):
         return dropout(x_BLM, self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the output logits [B, L, V]; see SourceDecoder."""
         return transformer.logits(x_BLM, self.softmax[...], self.scope / "softmax")

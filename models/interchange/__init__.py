@@ -1,6 +1,6 @@
 """Models of other libraries' files: what a family offers to be read from them and written to them. NumPy only, no JAX.
 
-base.py has the contracts, settings.py the tables of a config.json's settings, tensors.py and layers.py those of tensors.
+base.py has the contracts, rows.py the tables of a config.json's settings, tensors.py and layers.py those of tensors.
 """
 
 from models.interchange.base import ArrayFiles, GgufFiles, Interchange

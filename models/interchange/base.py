@@ -7,7 +7,8 @@ import abc
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
-from models.interchange.settings import ModelType, Settings, only, setting
+from models.interchange.rows import ModelType
+from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import Conversion, Entry, Shape
 
 C = TypeVar("C")  # the configuration of a family
@@ -26,26 +27,19 @@ class Interchange(abc.ABC, Generic[C]):
         self.model_types = model_types
 
     def read_config(self, theirs: Settings) -> C:
-        """Returns the configuration that a config.json describes.
-
-        Raises:
-          InterchangeError: a setting is missing, or our model does not support it.
-        """
+        """Returns the configuration that a config.json describes. Raises InterchangeError where a setting is missing, or our
+        model does not support it."""
         return self.model_types[setting(theirs, "model_type", str)].read(theirs)
 
     def write_config(self, c: C) -> dict[str, Any]:
-        """Returns the config.json of a model.
-
-        Raises:
-          InterchangeError: `transformers` has no class for the model; the message names the fields that differ.
-        """
+        """Returns the config.json of a model. Raises InterchangeError where `transformers` has no class for the model; the
+        message names the fields that differ."""
         kind = self.model_type_of(c)
         table = self.model_types[kind]
         return {"architectures": [table.architectures[0]], "model_type": kind} | table.write(c)
 
     def model_type_of(self, c: C) -> str:
         """Returns the model_type as which a model is written, or that it is nearest to."""
-        del c
         (kind,) = self.model_types
         return kind
 
@@ -59,23 +53,19 @@ class Interchange(abc.ABC, Generic[C]):
 
     def canonical_name(self, c: C, theirs: str) -> str | None:
         """Returns the name of a file's tensor in `readable_entries` or `tied_tensors`; None for one that is not needed."""
-        del c
         return theirs
 
     def tied_tensors(self, c: C) -> dict[str, str]:
         """Returns the tensors that a file may hold besides `readable_entries`, and those that they repeat."""
-        del c
         return {}
 
     def is_head_tensor(self, theirs: str) -> bool:
         """Returns whether a tensor belongs to a head, which may be missing, or be another model's."""
-        del theirs
         return False
 
     def untied(self, theirs: Settings) -> dict[str, Any]:
         """Returns the settings that change where an output matrix differs from the table that it is said to be tied to;
         `read_config` may refuse them."""
-        del theirs
         return {"tie_word_embeddings": False}
 
     def conversions(self, c: C, shapes: Mapping[str, Shape]) -> dict[str, Conversion]:
@@ -84,7 +74,6 @@ class Interchange(abc.ABC, Generic[C]):
         Args:
           shapes: of the folder's tensors, by their names there.
         """
-        del c, shapes
         return {}
 
     def check_quantization(self, theirs: Settings) -> None:
@@ -93,16 +82,11 @@ class Interchange(abc.ABC, Generic[C]):
 
     def differences(self, theirs: Settings) -> list[str]:
         """Returns in which outputs our model differs from the one that a config.json describes, which can be read."""
-        del theirs
         return []
 
     def data_fields(self, c: C, preprocessor: Settings) -> dict[str, Any]:
-        """Returns the fields of data that a preprocessor_config.json sets.
-
-        Raises:
-          InterchangeError: nothing here reads sounds or pictures so.
-        """
-        del c, preprocessor
+        """Returns the fields of data that a preprocessor_config.json sets. Raises InterchangeError where nothing here reads
+        sounds or pictures so."""
         return {}
 
     def companion_files(self, c: C, tokenizer: Any) -> dict[str, dict[str, Any]]:
@@ -111,7 +95,6 @@ class Interchange(abc.ABC, Generic[C]):
         Args:
           tokenizer: of the folder, with `special` ids by name and `encode`; None where there is none.
         """
-        del c, tokenizer
         return {}
 
 
@@ -143,7 +126,7 @@ class GgufFiles(abc.ABC, Generic[C]):
 
         Args:
           settings: the file's keys of this architecture, without its name.
-          tensors: the file's, by name.
+          tensors: the file's, by name: with shapes, outermost dimension first, along which an index reads some of the numbers.
 
         Raises:
           InterchangeError: a setting is missing, or our model does not support it.

@@ -102,11 +102,8 @@ class Entry:
         return (outputs, *inputs) if self.transposed else (*inputs, outputs)
 
     def names(self) -> list[str]:
-        """Returns their names, one for each layer and, of a layer, one for each expert.
-
-        Raises:
-          InterchangeError: there are more than a file can have.
-        """
+        """Returns their names, one for each layer and, of a layer, one for each expert. Raises InterchangeError where there are
+        more than a file can have."""
         if math.prod(self.stacked) > _MOST_NAMES:
             raise InterchangeError(f"{self.theirs}: {self.layers:,} layers of {self.experts:,} experts are no model's")
         layers = [self.first + i * self.every for i in range(max(self.layers, 1))]
@@ -165,9 +162,9 @@ def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
     return theirs.reshape(*split, *theirs.shape[1:]).swapaxes(1, 2).reshape(theirs.shape)
 
 
-def vector(theirs: str, *ours: tuple[str, Shape], layers: int = 0, pairs: int = 0, **places: Any) -> Entry:
+def vector(theirs: str, *ours: tuple[str, Shape], **places: Any) -> Entry:
     """Returns the entry of a bias or a norm's scale, or of several of ours in one tensor; `places` as in Entry."""
-    return Entry(theirs, tuple(Part(*part) for part in ours), layers, pairs=pairs, **places)
+    return Entry(theirs, tuple(Part(*part) for part in ours), **places)
 
 
 def table(theirs: str, name: str, shape: Shape) -> Entry:
@@ -175,17 +172,9 @@ def table(theirs: str, name: str, shape: Shape) -> Entry:
     return Entry(theirs, (Part(name, shape, 1),))
 
 
-def matrix(
-    theirs: str,
-    *ours: tuple[str, Shape],
-    inputs: int = 1,
-    layers: int = 0,
-    transposed: bool = True,
-    pairs: int = 0,
-    **places: Any,
-) -> Entry:
+def matrix(theirs: str, *ours: tuple[str, Shape], inputs: int = 1, transposed: bool = True, **places: Any) -> Entry:
     """Returns the entry of a projection, or of several of ours in one tensor; `places` as in Entry."""
-    return Entry(theirs, tuple(Part(*part, inputs) for part in ours), layers, transposed, pairs, **places)
+    return Entry(theirs, tuple(Part(*part, inputs) for part in ours), transposed=transposed, **places)
 
 
 def convolution(theirs: str, ours: str, shape: tuple[int, int, int], *, bias: str) -> list[Entry]:

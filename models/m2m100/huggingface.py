@@ -2,14 +2,11 @@
 
 from models.interchange import Entry, Interchange
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
-from models.interchange.settings import (
-    MULTI_HEAD,
+from models.interchange.rows import (
     Activation,
-    Fields,
     ModelType,
     Row,
     Setting,
-    Settings,
     allowed,
     also,
     choice,
@@ -18,6 +15,7 @@ from models.interchange.settings import (
     same_in_both,
     stacks,
 )
+from models.interchange.settings import MULTI_HEAD, Fields
 from models.interchange.tensors import norm, table
 from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Sinusoidal
@@ -52,10 +50,6 @@ _M2M100 = ModelType(
 )
 
 
-def _read_sparse_step(theirs: Settings) -> Fields:
-    return {"moe.every": same_in_both(theirs, "sparse_step")}
-
-
 _NLLB_MOE = ModelType(
     null_is_default=True,
     config=M2M100Config,
@@ -68,7 +62,10 @@ _NLLB_MOE = ModelType(
     rows=(
         *_ROWS,
         Setting("num_experts", "moe.experts.count", int, 128),
-        Row(_read_sparse_step, lambda c: {f"{side}_sparse_step": c.moe.every for side in ("encoder", "decoder")}),
+        Row(
+            lambda theirs: {"moe.every": same_in_both(theirs, "sparse_step")},
+            lambda c: {f"{side}_sparse_step": c.moe.every for side in ("encoder", "decoder")},
+        ),
         fixed("router_bias", False),
         fixed("router_dtype", "float32"),
         choice("second_expert_policy", "moe.router.second_threshold", {"all": 0.0, "random": 0.5}, "all"),

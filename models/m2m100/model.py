@@ -28,7 +28,6 @@ class M2M100(EncoderDecoder):
         self.make_decoder(k3)
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the first layer's input [B, L, M] of either stack; see Decoder."""
         m, dtype = self.c.model_dim, self.scope.dtype
         x_BLM = self.embedding(ids_BL, dtype) * m**0.5
         if isinstance(self.c.positions, Sinusoidal):

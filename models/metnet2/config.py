@@ -21,6 +21,7 @@ class ContextConfig:
 
     Attributes:
       stacks: each with a block for each of `dilations`.
+      dilations: of the convolutions, in positions.
       dim: channels of the blocks.
     """
 
@@ -57,7 +58,12 @@ class DetailConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EqualBins:
-    """Classes of the target of one width: the first begins at 0, the last has no end."""
+    """Classes of the target of one width: the first begins at 0, the last has no end.
+
+    Attributes:
+      count: the number of classes.
+      width: of each, in the unit of the target.
+    """
 
     count: int = 512
     width: float = 0.2
@@ -73,7 +79,11 @@ class EqualBins:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Edges:
-    """Classes of the target of any width: the first begins at 0, each of the others at an edge."""
+    """Classes of the target of any width: the first begins at 0, each of the others at an edge.
+
+    Attributes:
+      lower_edges: in the unit of the target, increasing.
+    """
 
     lower_edges: tuple[float, ...]
 

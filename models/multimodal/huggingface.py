@@ -5,7 +5,8 @@ from typing import Any
 
 from models.gpt.huggingface import gpt2
 from models.interchange import Entry, Interchange, InterchangeError, Part
-from models.interchange.settings import Fields, ModelType, Row, Setting, Settings, also, constant, fixed, only, setting
+from models.interchange.rows import ModelType, Row, Setting, also, constant, fixed
+from models.interchange.settings import Fields, Settings, only, setting
 from models.interchange.tensors import dense, norm, table
 from models.multimodal.config import MultimodalConfig
 from models.parts.nested import changed

@@ -71,8 +71,7 @@ class Multimodal(SourceDecoder, Represents):
         return segments, jnp.broadcast_to(jnp.arange(segments.shape[1], dtype=jnp.int32), segments.shape)
 
     def encode(self, batch: Batch, context: Context, totals: Totals | None = None) -> tuple[jax.Array, Loss]:
-        """Returns (what both towers return [B, N P + N S, M], their losses); see SourceDecoder."""
-        del totals  # each tower counts its own
+        """Returns (what both towers return [B, N P + N S, M], their losses); each tower counts its own totals."""
         vision, audio = context.split(2)
         parts, loss = [], zero_loss(self.scope.dtype)
         if self.vision_tower is not None and self.vision_seam is not None:

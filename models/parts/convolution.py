@@ -315,11 +315,8 @@ def depth_to_space(x_BHWC: jax.Array, factor: int, scope: Component) -> jax.Arra
 
 
 def centre(x_BHWC: jax.Array, height: int, width: int, scope: Component) -> jax.Array:
-    """Returns the inner rows and columns of an image, spread over all devices again in one exchange.
-
-    Raises:
-      LayoutError: the image is smaller, or the same number of rows (columns) cannot be left out on both sides.
-    """
+    """Returns the inner rows and columns of an image, spread over all devices again in one exchange. Raises LayoutError where the
+    image is smaller, or the same number of rows (columns) cannot be left out on both sides."""
     for name, size, kept in zip(AXES, x_BHWC.shape[1:3], (height, width), strict=True):
         if kept > size or (size - kept) % 2:
             fits = size if kept > size else kept + 1

@@ -69,14 +69,9 @@ class Decoder(Staged, Decodes):
     @property
     def cache_axes(self) -> tuple[str | None, ...]:
         """The logical axes of a layer's keys and values [B, S, G, D]."""
-        heads = (
-            None
-            if isinstance(self.c.attention, Latent)
-            else "act_heads"
-            if self.c.attention.groups == self.c.attention.heads
-            else "act_kv_heads"
-        )
-        return ("batch", None, heads, None)
+        attention = self.c.attention
+        heads = "act_heads" if attention.groups == attention.heads else "act_kv_heads"
+        return ("batch", None, None if isinstance(attention, Latent) else heads, None)
 
     def step(self, state: Cache, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Cache]:
         """Returns (the logits [B, K, V] of the token after `ids`, the `at`-th of the continuation; the cache with them in it).
@@ -87,10 +82,11 @@ class Decoder(Staged, Decodes):
         ids_BK = jnp.where(at == 0, state.first_B[:, None], ids_BK)
         positions_BK = jnp.broadcast_to(step.positions_BK, ids_BK.shape)
         x_R1M = self.embed_tokens(ids_BK.reshape(-1, 1), positions_BK.reshape(-1, 1), None)
-        g, layers = transformer.cached_attention_inputs(self.c, step), []
+        g, layers = transformer.attention_inputs(self.c, step.positions_BK, step.mask(), step.slots.reach_B1), []
         real_R1 = jnp.repeat(state.real_B, ids_BK.shape[1])[:, None]
         bias_1NK = None if self.decoder_bias is None else self.decoder_bias[...][None]
-        g = dataclasses.replace(g, real_BL=real_R1, bias_1NK=bias_1NK, source=_cached_source(state.source_BS, ids_BK))
+        source = _cached_source(state.source_BS, ids_BK)
+        g = dataclasses.replace(g, step=step, real_BL=real_R1, bias_1NK=bias_1NK, source=source)
         for i, (block, layer) in enumerate(zip(state.blocks, state.layers, strict=True)):
             x_R1M, layer = transformer.decoded(block, x_R1M, g, layer, transformer.layer_settings(self.c, jnp.array(i)))
             layers.append(layer)

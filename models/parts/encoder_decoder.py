@@ -18,10 +18,10 @@ from models.parts.attention.config import RelativeBuckets
 from models.parts.attention.mask import AttentionMask
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import Embedding, Norm, add_positions, dropout
 from models.parts.losses import Loss, Totals, token_loss_in_chunks
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.transformer import AttentionInputs, Block, Key, Role, Source
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.protocol import Batch, ChecksRows, Context, HasOutputs, HasPrologue, SequenceToSequence
@@ -63,7 +63,7 @@ class Encoder(nnx.Module, abc.ABC):
         x_BSM, statistics = transformer.run(self.encoder, x_BSM, g, layers.for_layers(self.c.encoder_groups))
         x_BSM = dropout(_normed(x_BSM, self.encoder_norm), self.c.decoder.source_dropout, output.key)
         tokens = totals["input"] if totals else jnp.sum(segments_BS > 0)
-        return x_BSM, routers_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
+        return x_BSM, routing_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
 
 
 class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOutputs):
@@ -92,7 +92,6 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         """Returns the segment of each of the source's positions and its place, int32 [B, S] each."""
 
     def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        """Returns the first layer's input [B, L, M]; see Decoder."""
         x_BLM = self.embedding(ids_BL, self.scope.dtype)
         if self.positions is not None:
             x_BLM = add_positions(x_BLM, self.positions, positions_BL, self.scope)
@@ -103,7 +102,6 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         return transformer.logits(x_BLM, self.embedding.table[...].T, self.embedding.scope)
 
     def output_logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the logits of the last layer's output; see Decoder."""
         return self.logits(_normed(x_BLM, self.decoder_norm))
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -144,19 +142,17 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
         source = Source(AttentionMask.for_rows(segments_BL, self.source_places(batch)[0]), source_BSM)
         g = dataclasses.replace(g, source=source)
         x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
-        loss = routers_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
+        loss = routing_loss(self.c.moe, statistics, totals["target"], "decoder", x_BLM.dtype)
         return (x_BLM, source_BSM, bias_11X), loss
 
     def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
-        del context
         used_BL, total, c = batch["targets_segments"] > 0, totals["target"], self.c
         return token_loss_in_chunks(
             self.output_logits, x[0], batch["targets"], used_BL, total, c.loss.label_smoothing, self.scope, c.loss.z_weight
         )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
-        """Raises LayoutError where rows are dealt out to microbatches, and groups span rows; see ChecksRows."""
         pipelines = {side: self.scope.layout.pipeline(path) for side, path in self.routed.items()}
         parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
         if self.c.moe:
@@ -176,7 +172,6 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
 
     @property
     def target_vocab(self) -> int:
-        """The number of tokens that the model can produce."""
         return self.embedding.table.shape[0]
 
     def start(self, batch: Batch, hypotheses: int, steps: int) -> Cache:
@@ -203,11 +198,9 @@ class EncoderDecoder(Encoder, SourceDecoder):
     """
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
-        """Returns the encoder's input [B, S, M]; see Encoder."""
         return self.embed_tokens(batch["inputs"], self.source_places(batch)[1], key)
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns the source's segments and places; see Encoder."""
         if "inputs_positions" in batch:
             return batch["inputs_segments"], batch["inputs_positions"]
         real_BS = batch.get("inputs_segments", batch["inputs"]) > 0
@@ -219,7 +212,6 @@ class EncoderDecoder(Encoder, SourceDecoder):
 
     @property
     def routed(self) -> dict[str, str]:
-        """The inputs whose positions may be routed to experts; see SourceDecoder."""
         return {"inputs": "encoder", "targets": "decoder"}
 
 

@@ -98,7 +98,6 @@ class MaskedLmHead(TransformedHead):
         return transformer.logits(x_BPM, w_MV, embedding.scope, bias=self.bias, cap=self.c.output.cap, positions=None)
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
-        del context
         x_BPM, targets_BP = _take(x_BLM, batch["slots"], self.scope), batch["targets"]
         logits = functools.partial(self._logits, embedding=embedding)
         loss = token_loss_in_chunks(
@@ -134,7 +133,6 @@ class TaggingHead(TransformedHead):
         return _take(x_BLM, batch["slots"], self.scope)
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        del embedding
         x_BPM = self.transformed(self.vectors(x_BLM, batch))
         return add_bias(project(x_BPM, self.weight[...], self.scope), self.bias)
 
@@ -179,7 +177,6 @@ class SpanHead(TransformedHead):
         self.weight, self.bias = _dense(c.model_dim, 2, k4, "labels", scope)
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        del embedding
         logits_BL2 = add_bias(project(self.transformed(x_BLM), self.weight[...], self.scope), self.bias)
         logits_BPL2 = jnp.where(_example(batch)[..., None], logits_BL2[:, None], NEVER)
         return logits_BPL2.astype(jnp.promote_types(logits_BL2.dtype, jnp.float32))
@@ -189,7 +186,6 @@ class SpanHead(TransformedHead):
 
         Accuracy counts the answers of which both are predicted, f1 is that of the tokens shared with the true answer.
         """
-        del context
         logits_BPL2 = self.outputs(x_BLM, batch, embedding)
         targets_BP2 = batch["targets"]
         plain_BP2 = jnp.stack([cross_entropy(logits_BPL2[..., i], targets_BP2[..., i])[1] for i in (0, 1)], axis=-1)
@@ -220,17 +216,14 @@ class SentenceEmbeddingHead(Head):
     couples_examples: ClassVar[bool] = True
 
     def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, scope: Component):
-        del c, key, scope
         self.temperature = head.temperature
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        del embedding
         x_BPM = mean_vectors(x_BLM, batch)
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of each member's partner among all members of the batch's other side, both ways."""
-        del context
         unit_BPM = self.outputs(x_BLM, batch, embedding)
         first_NM, second_NM = (unit_BPM[:, i::2].reshape(-1, unit_BPM.shape[-1]) for i in (0, 1))
         used_N = batch["targets"][:, 0::2].reshape(-1) >= 0

@@ -23,6 +23,7 @@ class Classification:
     """One of `labels` classes for each example.
 
     Attributes:
+      labels: the number of classes.
       pooling: "cls" is the vector of [CLS]; "mean" the mean over an example's tokens, as in Sentence-BERT (Reimers and Gurevych
         2019).
       pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu". The mean has none.
@@ -45,6 +46,7 @@ class Tagging:
     """One of `labels` classes for each word, at its first piece.
 
     Attributes:
+      labels: the number of classes.
       transform: that of `MaskedLm` before the classes (ModernBERT).
     """
 

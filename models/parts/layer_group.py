@@ -6,12 +6,8 @@ B rows, L positions, M model.
 import dataclasses
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.losses import Loss, zero_loss
-from models.parts.moe.config import MoeConfig
-from models.parts.moe.layer import routing_loss
 from models.parts.transformer import AttentionInputs, Block, LayerCache, LayerSettings, Role, Statistics
 from models.parts.transformer_config import StackConfig
 from models.protocol import Context
@@ -52,14 +48,3 @@ class LayerGroup(nnx.Module):
             statistics |= new
             new_caches.append(cache)
         return x_BLM, (new_caches, statistics)
-
-
-def routers_loss(c: MoeConfig | None, statistics: Statistics, total: jax.Array, stack: str, dtype: jnp.dtype) -> Loss:
-    """Returns what the mixtures of a stack add to the loss; zero where there are none.
-
-    Args:
-      total: tokens of the whole batch.
-      stack: names the stack in the metrics.
-      dtype: of the stack's activations.
-    """
-    return zero_loss(dtype) if c is None else routing_loss(c, statistics, total, stack)

@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from models.parts.numbers import nearest_divisor
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 
@@ -152,7 +153,7 @@ def _chunks(n: int, *arrays: jax.Array) -> tuple[jax.Array, ...]:
     """Returns arrays [B, L, ...] in n parts of their positions, [n, B, L / n, ...]; raises LayoutError."""
     length = arrays[0].shape[1]
     if length % n:
-        best = min((d for d in range(1, length + 1) if length % d == 0), key=lambda d: abs(d - n))
+        best = nearest_divisor(length, n)
         raise LayoutError(f"loss_chunks={n} does not divide the {length} positions of a row; nearest is {best}")
     return tuple(jnp.moveaxis(a.reshape(a.shape[0], n, -1, *a.shape[2:]), 1, 0) for a in arrays)
 

@@ -120,11 +120,7 @@ def update(a: Any, b: Any, shape: tuple[int, ...], scale: float) -> Any:
 @jax.custom_vjp
 def frozen_product(x_RI: jax.Array, w: Quantized) -> jax.Array:
     """x [R, *in] times a quantised W [*in, *out] as matrices; the backward pass dequantises W again and has no gradient of it."""
-    return x_RI @ _as_matrix(w, x_RI)
-
-
-def _as_matrix(w: Quantized, x_RI: jax.Array) -> jax.Array:
-    return w.astype(x_RI.dtype).reshape(x_RI.shape[-1], -1)
+    return x_RI @ w.astype(x_RI.dtype).reshape(x_RI.shape[-1], -1)
 
 
 def _fwd(x_RI: jax.Array, w: Quantized) -> tuple[jax.Array, Quantized]:

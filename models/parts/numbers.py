@@ -25,6 +25,18 @@ def check_literals(config: Any) -> None:
             raise ValueError(f"{name}={value!r}: no such {name}{nearest(str(value), choices)}")
 
 
+def check_least(config: Any, least: int, *names: str) -> None:
+    """Raises ValueError for fields of a configuration that are below `least`."""
+    for name in names:
+        if (value := getattr(config, name)) < least:
+            raise ValueError(f"{name}={value}: must be {least} or more")
+
+
+def nearest_divisor(n: int, wanted: int) -> int:
+    """Returns the divisor of n that is nearest to a number which does not divide it."""
+    return min((d for d in range(1, n + 1) if n % d == 0), key=lambda d: abs(d - wanted))
+
+
 def check_within(config: Any, name: str, usual: str = "") -> None:
     """Raises ValueError for a rate outside [0, 1)."""
     if not 0 <= getattr(config, name) < 1:

@@ -153,11 +153,6 @@ def _reach(positions_BL: jax.Array, segments_BL: jax.Array) -> jax.Array:
     return jax.vmap(of_row)(*jnp.broadcast_arrays(positions_BL, segments_BL))
 
 
-def cached_attention_inputs(c: BlockConfig, step: Step) -> AttentionInputs:
-    """Returns the inputs of the step that is decoded, B * K rows of one position."""
-    return dataclasses.replace(attention_inputs(c, step.positions_BK, step.mask(), step.slots.reach_B1), step=step)
-
-
 def norm(c: BlockConfig, scope: Component) -> Norm:
     """Returns the norm that the configuration describes."""
     return Norm(c.model_dim, scope, kind=c.norm.kind, bias=c.norm.bias, eps=c.norm.eps)

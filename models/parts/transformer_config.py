@@ -22,19 +22,10 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.family.Family.semantic_fields).
 MEANING_OF_BLOCKS = (
-    "norm.order",
-    "norm.kind",
-    "norm.eps",
+    *(f"norm.{name}" for name in ("order", "kind", "eps")),
     "feed_forward.activation",
-    "positions.class",
-    "positions.base",
-    "positions.dims",
-    "positions.scaling",
-    "positions.max_distance",
-    "attention.pattern",
-    "attention.logit_cap",
-    "attention.scale_dim",
-    "attention.qk_norm.kind",
+    *(f"positions.{name}" for name in ("class", "base", "dims", "scaling", "max_distance")),
+    *(f"attention.{name}" for name in ("pattern", "logit_cap", "scale_dim", "qk_norm.kind")),
 )
 MEANING_OF_LM = (*MEANING_OF_BLOCKS, "output.cap", "embedding_scale")
 
@@ -69,6 +60,7 @@ class Dense:
 
     Attributes:
       hidden_dim: its hidden size.
+      activation: the function `act`.
       gated: act(x wg) * (x wi) instead of act(x wi) (Shazeer 2020).
       bias: of all projections.
       dropout: on the hidden layer (T5).
@@ -90,6 +82,8 @@ class BlockConfig:
     """A Transformer layer (models/parts/transformer.py). Fields, not subclasses, tell the published ones apart.
 
     Attributes:
+      model_dim: size of the residual stream.
+      attention: its form.
       positions: None has none.
       feed_forward: of dense layers; a mixture's experts differ from it where they say so.
       dropout: on sub-layer outputs and attention probabilities, and in a whole model on embeddings.

@@ -63,7 +63,6 @@ def normal(scale: float) -> Initializer:
 
 
 def ones(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
-    del key
     return jnp.ones(shape, dtype)
 
 
@@ -73,7 +72,6 @@ def constant(value: float) -> Initializer:
 
 
 def zeros(key: jax.Array, shape: tuple[int, ...], dtype) -> jax.Array:
-    del key
     return jnp.zeros(shape, dtype)
 
 

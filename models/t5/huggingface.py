@@ -6,20 +6,8 @@ from typing import Any
 from models.errors import shortened
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
-from models.interchange.settings import (
-    STANDARD,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    constant,
-    fixed,
-    read_activation,
-    setting,
-    without,
-    write_activation,
-)
+from models.interchange.rows import ModelType, Row, Setting, constant, fixed, read_activation, write_activation
+from models.interchange.settings import STANDARD, Fields, Settings, setting, under, without
 from models.interchange.tensors import matrix, table, vector
 from models.parts.attention.config import RelativeBuckets
 from models.parts.moe.config import MoeConfig, Top1
@@ -105,17 +93,13 @@ _T5 = ModelType(
     architectures=("T5ForConditionalGeneration",),
     fields=without(STANDARD, "feed_forward.gated")
     | {
-        "norm.order": "pre",
-        "norm.kind": "rms",
-        "norm.bias": False,
+        **under("norm", order="pre", kind="rms", bias=False),
         "positions.class": lambda c: "RelativeBuckets",
         "positions.shared": True,
-        "attention.scale_dim": 1.0,
-        "attention.biases": "",
+        **under("attention", scale_dim=1.0, biases=""),
         "feed_forward.bias": False,
         "attention.groups": lambda c: c.attention.heads,
-        "decoder.start_id": 0,
-        "decoder.layers": 0,
+        **under("decoder", start_id=0, layers=0),
     },
     rows=_rows(),
 )

@@ -28,7 +28,6 @@ class T5(EncoderDecoder):
         self.softmax = None if c.tied else param(k4, shape, names, normal(c.model_dim**-0.5), scope / "softmax")
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns the output logits [B, L, V]; see SourceDecoder."""
         if self.c.scale_logits:
             x_BLM = x_BLM * self.c.model_dim**-0.5
         if self.softmax is None:

@@ -87,6 +87,9 @@ class VitConfig(StackConfig):
     `positions` are those of rows and columns: `LearnedPatches` is a table with a vector for each patch, `Sinusoidal` has sines of
     the column in one half and of the row in the other (MoCo v3, arXiv 2104.02057), `Rotary` turns the halves of each head
     likewise.
+
+    Attributes:
+      pooling: the vector of a picture: that of a token of its own, the mean of all patches, or by attention.
     """
 
     family: ClassVar[str] = "vit"

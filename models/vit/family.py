@@ -19,7 +19,6 @@ from models.vit.model import Vit, resized
 
 def deterministic(c: VitConfig, lengths: Sequence[int]) -> VitConfig:
     """Returns the configuration with nothing random; see Family.deterministic. Routing groups are pictures."""
-    del lengths
     moe = c.moe and c.moe.comparable(c.length)
     return changed(c, {"layers": 4 * len(c.layer_group), "dropout": 0.0, "feed_forward.dropout": 0.0, "moe": moe})
 

@@ -10,24 +10,8 @@ from typing import Any
 
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import attention_names, layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    architecture_of,
-    fixed,
-    head_count,
-    label_names,
-    only,
-    read_labels,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, fixed, head_count
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, architecture_of, label_names, only, read_labels, setting
 from models.interchange.tensors import dense, matrix, norm, vector, without_prefix
 from models.parts.attention.config import LearnedPatches
 from models.vit.config import TokenPooling, VitConfig
@@ -107,11 +91,8 @@ _VIT = ModelType(
 
 class _HuggingFace(Interchange[VitConfig]):
     def data_fields(self, c: VitConfig, preprocessor: Settings) -> dict[str, Any]:
-        """Returns `mean`, `std` and `eval_crop`.
-
-        Raises:
-          InterchangeError: pictures are brought to size in a way, or to a size, that is not ours.
-        """
+        """Returns `mean`, `std` and `eval_crop`. Raises InterchangeError where pictures are brought to size in a way, or to a
+        size, that is not ours."""
         kinds = ("ViTImageProcessor", "ViTImageProcessorFast", "ViTFeatureExtractor")
         only(
             preprocessor,

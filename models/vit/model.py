@@ -17,10 +17,10 @@ from models.parts.attention.config import GroupedQuery, Rotary, Sinusoidal
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import Rotation, rotation
-from models.parts.layer_group import LayerGroup, routers_loss
+from models.parts.layer_group import LayerGroup
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
-from models.parts.moe.layer import check_groups
+from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.transformer import AttentionInputs
 from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
@@ -85,7 +85,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
 
     @property
     def classes(self) -> int:
-        """The number of classes of the head; 0 where it has none."""
         return self.c.head.classes
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
@@ -112,12 +111,11 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
     def apply_layers(
         self, blocks: LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
     ) -> tuple[jax.Array, Loss]:
-        """Runs some of the layer groups; see Staged."""
         real_B = jnp.sum(batch["label_weights"], axis=1) > 0
         # In evaluation every picture is one: outputs are wanted of pictures without a label too.
         g = self._attention_inputs(real_B if context.training else jnp.ones_like(real_B))
         x_BLM, statistics = transformer.run(blocks, x_BLM, g, context)
-        return x_BLM, routers_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
+        return x_BLM, routing_loss(self.c.moe, statistics, totals["positions"], "encoder", x_BLM.dtype)
 
     def _attention_inputs(self, used_B: jax.Array) -> AttentionInputs:
         segments_BL = jnp.broadcast_to(used_B[:, None].astype(jnp.int32), (len(used_B), self.c.length))
@@ -125,8 +123,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         return AttentionInputs(AttentionMask.for_rows(segments_BL, segments_BL), turned, real_BL=segments_BL > 0)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the loss of the last layer's output; see Staged."""
-        del context
         logits_BC = self.head(self.final_norm(x_BLM))
         return label_loss(self.c, logits_BC, batch["labels"], batch["label_weights"], totals["images"])
 
@@ -141,7 +137,6 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
         """Raises LayoutError where pictures are dealt out to microbatches and routing groups span pictures."""
-        del lengths
         pipeline = self.scope.layout.pipeline("encoder")
         parts = microbatches * (pipeline.microbatches if pipeline else 1)
         if self.c.moe and parts > 1:

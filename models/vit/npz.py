@@ -21,11 +21,8 @@ _UP = "MlpBlock_3/Dense_0/kernel"
 
 class _Npz(ArrayFiles[VitConfig]):
     def read_config(self, shapes: Mapping[str, Shape]) -> VitConfig:
-        """Returns the configuration of the model whose arrays have these shapes.
-
-        Raises:
-          InterchangeError: an array that tells a size is missing, or has other dimensions.
-        """
+        """Returns the configuration of the model whose arrays have these shapes. Raises InterchangeError where an array that
+        tells a size is missing, or has other dimensions."""
 
         def sizes(name: str, dimensions: int) -> Shape:
             if len(shape := shapes.get(name, ())) != dimensions:

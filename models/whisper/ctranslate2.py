@@ -50,20 +50,15 @@ class _CTranslate2(ArrayFiles[WhisperConfig]):
         for side in ("encoder", "decoder"):
             at, ours = f"{side}/layer_{{layer}}", f"{side}.dense"
             places: dict[str, Any] = dict(layers=c.encoder_groups if side == "encoder" else c.decoder_groups)
-            own = f"{at}/self_attention"
-            mapped += norm(f"{own}/layer_norm", f"{ours}.attention_norm", m, names=_SCALE_BIAS, **places)
-            for i, name in enumerate("qkv"):
-                rows = f"[{i * m}:{(i + 1) * m}]"
-                mapped += part(f"{own}/linear_0", rows, f"{ours}.attention.{name}", (m, n, d), **places)
-            mapped += part(f"{own}/linear_1", "", f"{ours}.attention.o", (n, d, m), 2, **places)
-            if side == "decoder":
-                cross = f"{at}/attention"
-                mapped += norm(f"{cross}/layer_norm", f"{ours}.cross_norm", m, names=_SCALE_BIAS, **places)
-                mapped += part(f"{cross}/linear_0", "", f"{ours}.cross_attention.q", (m, n, d), **places)
-                for i, name in enumerate("kv"):
-                    rows = f"[{i * m}:{(i + 1) * m}]"
-                    mapped += part(f"{cross}/linear_1", rows, f"{ours}.cross_attention.{name}", (m, n, d), **places)
-                mapped += part(f"{cross}/linear_2", "", f"{ours}.cross_attention.o", (n, d, m), 2, **places)
+            attentions = [("self_attention", "attention_norm", "attention", ("qkv", "o"))]
+            attentions += [("attention", "cross_norm", "cross_attention", ("q", "kv", "o"))] * (side == "decoder")
+            for theirs, norm_, to, joined in attentions:
+                mapped += norm(f"{at}/{theirs}/layer_norm", f"{ours}.{norm_}", m, names=_SCALE_BIAS, **places)
+                for i, name in ((i, name) for i, names in enumerate(joined) for name in names):
+                    row = joined[i].index(name) * m
+                    rows = f"[{row}:{row + m}]" if len(joined[i]) > 1 else ""
+                    shape, inputs = ((n, d, m), 2) if name == "o" else ((m, n, d), 1)
+                    mapped += part(f"{at}/{theirs}/linear_{i}", rows, f"{ours}.{to}.{name}", shape, inputs, **places)
             mapped += norm(f"{at}/ffn/layer_norm", f"{ours}.ffn_norm", m, names=_SCALE_BIAS, **places)
             mapped += part(f"{at}/ffn/linear_0", "", f"{ours}.ffn.wi", (m, h), **places)
             mapped += part(f"{at}/ffn/linear_1", "", f"{ours}.ffn.wo", (h, m), **places)

@@ -4,19 +4,8 @@ from typing import Any
 
 from models.interchange import Entry, Interchange
 from models.interchange.layers import attention_names, encoder_decoder_layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Activation,
-    ModelType,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    constant,
-    fixed,
-    only,
-    stacks,
-)
+from models.interchange.rows import Activation, ModelType, Setting, allowed, also, constant, fixed, stacks
+from models.interchange.settings import MULTI_HEAD, Settings, only
 from models.interchange.tensors import convolution, norm, table
 from models.whisper.config import WhisperConfig
 from models.whisper.tokens import BEFORE, END, LANGUAGE, LATEST_START, NO_TIMESTAMPS, START, TASKS, is_multilingual, no_speech

@@ -43,7 +43,6 @@ class Front(nnx.Module):
 
 def _sinusoids(key: jax.Array, shape: tuple[int, ...], dtype: jnp.dtype) -> jax.Array:
     """The encoder's positions as they are initially: the released models' too, which did not learn them."""
-    del key
     rows, size = shape
     return sinusoids(np.arange(rows), size, dtype)  # pyright: ignore[reportArgumentType]
 
@@ -61,12 +60,10 @@ class WhisperEncoder(Encoder):
         self.make_encoder(k2)
 
     def embed_source(self, batch: Batch, key: Key) -> jax.Array:
-        """Returns the encoder's input [B, S, M] of frames; see Encoder."""
         x_BSM = self.front(batch["frames"].astype(self.scope.dtype), batch["frames_segments"])
         return dropout(x_BSM, self.c.dropout, key)
 
     def source_places(self, batch: Batch) -> tuple[jax.Array, jax.Array]:
-        """Returns segments and places of the encoder's positions; see Encoder."""
         segments_BS = batch["frames_segments"][:, ::STRIDE]
         return segments_BS, places(segments_BS)
 
@@ -85,12 +82,10 @@ class Whisper(WhisperEncoder, EncoderDecoder, HearsWindows):
 
     @property
     def window(self) -> tuple[int, int]:
-        """Returns the most frames of a window, and the bands of a frame."""
         return self.c.most_frames, self.c.frame_width
 
     @property
     def longest(self) -> int:
-        """Returns the most tokens of a text."""
         return self.c.positions.rows
 
     def units(self, batch: Batch) -> dict[str, jax.Array]:

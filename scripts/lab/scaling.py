@@ -56,7 +56,9 @@ def _unit(key: str) -> str:
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--curves", metavar="NAMES", help="any of batch, length, experts, layers, devices, comma-separated")
+    parser.add_argument(
+        "--curves", metavar="NAMES", help="any of batch, length, experts, layers, devices, comma-separated; all by default"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="how often each point is measured")
     parser.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to docs/scaling.png")
     parser.add_argument("--json", action="store_true", help="print JSON")

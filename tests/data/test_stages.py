@@ -1,11 +1,16 @@
 """TensorFlow's set-up: its libraries' lines are dropped, and errors are not."""
 
+import io
 import subprocess
 import sys
+import threading
 
+import numpy as np
 import pytest
+import soundfile
 
 from data import stages
+from data.speech import sound
 
 
 @pytest.mark.integration
@@ -25,6 +30,41 @@ def test_what_is_held_back_is_shown_where_the_block_fails(capfd):
         raise ValueError
     _write("after")
     assert capfd.readouterr().err == "why\nafter\n"
+
+
+def test_what_threads_write_is_dropped_until_the_last_has_ended(capfd):
+    """Blocks that overlap put standard error back once, also where one of them fails."""
+    inside, over = threading.Barrier(2), threading.Barrier(2)
+
+    def other() -> None:
+        with stages.output_dropped():
+            inside.wait()
+            over.wait()
+            _write("dropped")
+
+    thread = threading.Thread(target=other)
+    with pytest.raises(ValueError), stages.output_dropped():
+        thread.start()
+        inside.wait()
+        _write("dropped too")
+        raise ValueError
+    _write("still dropped")
+    over.wait()
+    thread.join()
+    _write("after")
+    assert capfd.readouterr().err == "after\n"
+
+
+def test_a_damaged_mp3_is_read_without_the_reader_s_notes(capfd):
+    """The library says where it finds no frame, and how far a length is off; its errors are exceptions."""
+    file = io.BytesIO()
+    soundfile.write(file, np.random.default_rng(0).normal(0, 0.1, 16_000), 16_000, format="MP3")
+    whole = file.getvalue()
+    half = len(whole) // 2
+    assert len(sound.read(whole[:half] + bytes(500) + whole[half:]))
+    with pytest.raises(sound.SoundError, match="cut short"):
+        sound.read(whole[: half + 300])
+    assert capfd.readouterr().err == ""
 
 
 def _write(line: str) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from models.interchange import InterchangeError
-from models.interchange.settings import (
+from models.interchange.rows import (
     Activation,
     ModelType,
     Row,

@@ -1,23 +1,26 @@
 """Commands, run as a user runs them: what they print, what they refuse, in one line."""
 
-import ast
+import argparse
 import dataclasses
+import importlib
 import itertools
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs import registry
 from configs.optimizers import Cosine
 from configs.overrides import override
+from data.paths import ROOT
 from data.prepare import settings_from
 from data.reading.caches import read_manifest
 from models.errors import UserError
-from scripts import cli
+from scripts import cli, show
 from scripts import train as train_script
 from scripts.prepare_data import own_options
 from tests.helpers.compiling import CHEAP
@@ -74,12 +77,52 @@ def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
         settings_from("/nonexistent")
 
 
-def test_every_option_says_what_it_is():
-    """No argument of a command is without a line in --help; prepare_data lists what --from takes further."""
-    for path in sorted(Path(cli.__file__).parent.glob("**/*.py")):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-                assert "help" in {keyword.arg for keyword in node.keywords}, f"{path}:{node.lineno}"
+class Built(Exception):
+    """A command has built its parser."""
+
+
+def parsers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.ArgumentParser]:
+    """The parser of a command, and those of its subcommands."""
+
+    def stop(parser: argparse.ArgumentParser, *_: Any) -> None:
+        raise Built(parser)
+
+    monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", stop)
+    monkeypatch.setattr(sys, "argv", [str(path)])
+    module = importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+    with pytest.raises(Built) as built:
+        module.main()
+    (parser,) = built.value.args
+    below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return [parser, *itertools.chain(*(action.choices.values() for action in below))]
+
+
+COMMANDS = [path for path in sorted((ROOT / "scripts").glob("**/*.py")) if ".add_argument(" in path.read_text()]
+COMMANDS.remove(ROOT / "scripts" / "cli.py")
+SWITCHES_ON = """all beam calibrate check checkpoint columns compare experiment file from hlo image key like mlperf
+mlperf-target out
+page plot profile system topology vocabulary zone"""
+"""Options with a value without which something is not done."""
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=[str(path.relative_to(ROOT / "scripts").with_suffix("")) for path in COMMANDS])
+def test_every_option_says_what_it_is_and_what_is_taken_without_it(path, monkeypatch):
+    """--help has a line about each argument, with its default: the value, or in words."""
+    for parser in parsers(path, monkeypatch):
+        formatter = parser._get_formatter()
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                assert all(choice.help for choice in action._choices_actions)
+                continue
+            assert action.help, action
+            shown, names = formatter._expand_help(action), {option.lstrip("-") for option in action.option_strings}
+            if not names or action.required or action.nargs == 0 or names & {*SWITCHES_ON.split()}:
+                continue
+            assert shown.count("default") == 1, shown
+
+
+def test_prepare_data_lists_what_own_data_takes_further():
+    """Beside the parser's own options: the fields of each kind, with their defaults."""
     options = own_options()
     for option in ("--seconds 16.0", "--variables ()", "--test 0.1", "--reference ''", "--channels 3", "--selection.event 0.0"):
         assert option in options
@@ -218,3 +261,12 @@ def test_every_command_of_the_readme_exists():
     assert len(named) > 8
     for page, module in named:
         assert (root / (module.replace(".", "/") + ".py")).exists(), (page, module)
+
+
+def test_show_lists_the_fields(monkeypatch, capsys):
+    """Each field stands with its type, its value and its meaning; a layout and overrides are in the values."""
+    monkeypatch.setattr(sys, "argv", ["show", "gpt.quickstart", "--fields", "--train.steps", "7"])
+    assert show.main() == 0
+    out = capsys.readouterr().out
+    assert "\n--train.steps int\n    = 7\n    optimizer steps of the whole run.\n" in out
+    assert '\n--train.finetune.init_from str\n    = ""\n' in out

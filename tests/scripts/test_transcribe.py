@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from configs import registry
+from data import progress
 from data.config import Decode
 from data.speech import sound
 from data.speech.vocabulary import WhisperVocabulary, open_vocabulary
@@ -139,3 +140,15 @@ def test_a_checkpoint_without_a_vocabulary_is_refused(folder, monkeypatch, tmp_p
 def _params(source: huggingface.HuggingFace) -> dict:
 
     return {name: np.asarray(source.read(name)) for name in source.shapes}
+
+
+def test_progress_is_counted_in_sound(folder, monkeypatch, capsys):
+    """Each block that was transcribed moves it; with --json there is none."""
+    monkeypatch.setattr(progress, "LINES", 0)
+    monkeypatch.delenv("TQDM_DISABLE")
+    arguments = folder / "a.wav", folder / "b.wav", "--checkpoint", folder / "whisper"
+    assert run(monkeypatch, *arguments) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("transcribing ")]
+    assert [line.split("  ")[:2] for line in lines if "100 %" in line] == [["transcribing 100 %", "2/2 s of sound"]]
+    assert run(monkeypatch, *arguments, "--json") == 0
+    assert "transcribing" not in capsys.readouterr().err

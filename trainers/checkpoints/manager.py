@@ -3,8 +3,8 @@
 trainers/checkpoints/checkpoint.py says what one holds and reads it.
 """
 
+import contextlib
 import dataclasses
-import logging
 import math
 import shutil
 import time
@@ -25,6 +25,7 @@ from orbax.checkpoint.checkpoint_managers import (
 )
 
 from configs.experiment import Checkpointing
+from data import progress
 from models.errors import told
 from trainers import runlog
 from trainers.checkpoints import checkpoint
@@ -36,12 +37,6 @@ from trainers.state import State, by_name, from_names
 
 SLOW = 60
 """Seconds that a save waits for the one before it, while the run waits too."""
-
-
-def quiet_libraries() -> None:
-    """Silences the tracebacks of libraries, pages of them, about a save that fails, which is one line of `Checkpoints`."""
-    for name in ("absl", "asyncio"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -135,7 +130,11 @@ class Checkpoints:
         step = int(state.step)
         while step not in self._manager.all_steps():
             started = self._settled(step) and self._started(plan, state, fingerprint, metrics)
-            if not final or (started and self._settled(None)):
+            if not final:
+                return
+            if started:
+                self._show_writing(step, state)
+            if started and self._settled(None):
                 return
             time.sleep(2.0**self._failures / 2)
 
@@ -153,6 +152,19 @@ class Checkpoints:
             why = told(error)
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
         return self._under_way
+
+    def _show_writing(self, step: int, state: State) -> None:
+        """Shows how much of a save is written until it is; nothing of a store's, whose folders are slow to list."""
+        if self._settings.folder or not progress.shown():
+            return
+        written = 0
+        with progress.bar(f"saving checkpoint {step}", sum(x.nbytes for x in jax.tree.leaves(state)), "B") as advance:
+            while self._manager.is_saving_in_progress():
+                with contextlib.suppress(OSError):  # a folder gets its name
+                    now = sum(file.stat().st_size for file in Path(self.folder).glob(f"{step}*/**/*") if file.is_file())
+                    advance(max(0, now - written))
+                    written = max(now, written)
+                time.sleep(0.05)
 
     def _settled(self, step: int | None) -> bool:
         """Waits for the save under way and returns whether none is under way now; notes whether it failed.

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec
 
+from data import progress
 from data.features import Example, Features
 from data.reading.batches import held_out_batches
 from models.protocol import Model
@@ -45,8 +46,10 @@ class Runner:
 
     def batches(self, params: Params, examples: Sequence[Example]) -> Iterator[Any]:
         """Yields the function of one batch of examples after the other, the last filled up with rows of `Feature.fill`."""
-        for batch in held_out_batches(examples, self.features, self.rows):
-            yield self(params, batch)
+        with progress.bar("computing", len(examples), "examples") as advance:
+            for batch in held_out_batches(examples, self.features, self.rows):
+                yield self(params, batch)
+                advance(self.rows)
 
     def map(self, params: Params, examples: Sequence[Example]) -> Any:
         """Returns the function's arrays [N, ...] for N examples, in their order."""

@@ -16,7 +16,7 @@ from tensorboardX import summary
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # pyright: ignore[reportAttributeAccessIssue]
 from tensorboardX.record_writer import masked_crc32c
 
-from trainers.monitoring.observer import Logged, Observer
+from trainers.monitoring.observer import EVALUATING, SAVING, Logged, Observer
 from trainers.runlog import names_full_disks
 from trainers.runtime import host_memory
 
@@ -163,7 +163,12 @@ class Progress(Observer):
         self.stream.write(f"\r\x1b[2K{line}" if self._live else line + "\n")
         self.stream.flush()
 
+    def entered(self, step: int, phase: str) -> None:
+        if phase == EVALUATING or (phase == SAVING and step == self.steps):  # whose progress has a line of its own
+            self.interrupted()
+
     def interrupted(self) -> None:
         if self._live:
             self.stream.write("\n")
+            self.stream.flush()
         self._live = False

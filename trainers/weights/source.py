@@ -14,6 +14,7 @@ import jax
 import numpy as np
 
 from configs.experiment import FRESH
+from data import progress
 from models.execution import Dtype
 from models.families import ModelConfig, family_of
 from models.interchange import Index, InterchangeError, Shape, tensors
@@ -196,4 +197,4 @@ def load(weights: Weights, shardings: dict[str, Any], shapes: Mapping[str, Shape
 
         return jax.make_array_from_callback(shapes[name], shardings[name], piece)
 
-    return {name: load_one(name) for name in shapes}
+    return {name: load_one(name) for name in progress.track([*shapes], "reading weights", "tensors")}

@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from data import untrusted
+from data import progress, untrusted
 from models.errors import shortened
 from models.interchange import InterchangeError, Shape
 
@@ -104,8 +104,10 @@ def write(
     text += b" " * (-len(text) % 8)  # the tensors begin at a multiple of 8, as the format requires
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for (name, pieces), expected, end in zip(tensors, shapes, ends[1:], strict=True):
-            assert name == expected
-            for piece in pieces:
-                np.ascontiguousarray(piece, "<f4").tofile(file)
-            assert file.tell() == 8 + len(text) + end
+        with progress.bar(f"writing {path.name}", ends[-1], "B") as advance:
+            for (name, pieces), expected, end in zip(tensors, shapes, ends[1:], strict=True):
+                assert name == expected
+                for piece in pieces:
+                    np.ascontiguousarray(piece, "<f4").tofile(file)
+                    advance(4 * piece.size)
+                assert file.tell() == 8 + len(text) + end

@@ -2,25 +2,13 @@
 
 from models.bert.config import BertConfig
 from models.bert.huggingface import common
-from models.bert.huggingface.common import classes, pooler, transform
+from models.bert.huggingface.common import pooler
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, attention_names
-from models.interchange.settings import (
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    fixed,
-    head_count,
-    must_be,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, fixed, head_count, must_be
+from models.interchange.settings import Fields, Settings, setting
 from models.interchange.tensors import dense
-from models.parts.heads_config import Classification, Head, MaskedLm
+from models.parts.heads_config import Head, MaskedLm
 
 BODY = ("embeddings.", "encoder.", "pooler.")
 _HEADS: dict[str, Head] = common.HEADS | {"ForPreTraining": MaskedLm(next_sentence=True)}
@@ -62,23 +50,15 @@ def rows(vocab: int = 30_522) -> tuple[Row, ...]:
     )
 
 
-def _encoder(c: BertConfig) -> list[Entry]:
-    return common.post_norm(c, "bert.embeddings", "bert.encoder.layer.{layer}.", LAYER)
+_POOLER, _AT = "bert.pooler.dense", "cls.predictions"
+_SINGLE = common.outputs(f"{_AT}.transform.dense", f"{_AT}.transform.LayerNorm", f"{_AT}.bias", _POOLER)
 
 
 def _outputs(c: BertConfig) -> list[Entry]:
-    match c.head:
-        case MaskedLm():
-            at = "cls.predictions"
-            mapped = [*transform(c, f"{at}.transform.dense", f"{at}.transform.LayerNorm"), *common.logit_bias(c, f"{at}.bias")]
-            if c.head.next_sentence:
-                next_ = dense("cls.seq_relationship", "head.next_weight", (c.model_dim, 2), bias="head.next_bias")
-                mapped += [*pooler(c, "bert.pooler.dense"), *next_]
-            return mapped
-        case Classification():
-            return [*pooler(c, "bert.pooler.dense"), *classes(c, "classifier")]
-        case _:
-            return common.label_outputs(c)
+    if not isinstance(c.head, MaskedLm) or not c.head.next_sentence:
+        return _SINGLE(c)
+    next_ = dense("cls.seq_relationship", "head.next_weight", (c.model_dim, 2), bias="head.next_bias")
+    return [*_SINGLE(c), *pooler(c, _POOLER), *next_]
 
 
 _BERT = ModelType(
@@ -92,11 +72,11 @@ FILES = common.EncoderFiles(
     prefix="bert.",
     body=BODY,
     heads=("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler."),
-    encoder=_encoder,
+    encoder=common.post_norm("bert", "encoder.layer", LAYER),
     outputs=_outputs,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
     },
-    pooler="bert.pooler.dense",
+    pooler=_POOLER,
 )

@@ -8,22 +8,12 @@ from models.bert.config import BertConfig
 from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Fields,
-    ModelType,
-    Row,
-    Settings,
-    demand,
-    label_names,
-    must_be,
-    only,
-    read_labels,
-    setting,
-)
+from models.interchange.rows import ModelType, Row, must_be
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, demand, label_names, only, read_labels, setting
 from models.interchange.tensors import dense, norm, table, vector
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
 
+Entries = Callable[[BertConfig], list[Entry]]
 # Heads by the end of their class's name; the number of labels is the folder's.
 HEADS: dict[str, Head] = {
     "Model": SentenceEmbedding(),
@@ -62,8 +52,8 @@ class EncoderFiles:
     prefix: str
     body: tuple[str, ...]
     heads: tuple[str, ...]
-    encoder: Callable[[BertConfig], list[Entry]]
-    outputs: Callable[[BertConfig], list[Entry]]
+    encoder: Entries
+    outputs: Entries
     copies: Mapping[str, str]
     pooler: str = ""
 
@@ -120,23 +110,28 @@ BIASED_LOGITS = Row(write=_check_biased)  # logits of masked tokens have biases,
 # --- tensors ---
 
 
-def post_norm(c: BertConfig, embeddings: str, layer: str, names: Names) -> list[Entry]:
-    """Returns the entries of an encoder whose norms stand behind its sub-layers.
+def post_norm(stem: str, layer: str, names: Names) -> Entries:
+    """Returns what makes the entries of an encoder whose norms stand behind its sub-layers.
 
     Args:
-      embeddings, layer: the beginnings of names of the tables, and of a layer's tensors.
+      stem, layer: the beginnings of names of all tensors, and then of a layer's.
       names: theirs of a layer's parts (models.interchange.layers).
     """
-    tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.embedding.types)}
-    return [
-        *(
-            table(f"{embeddings}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.model_dim))
-            for theirs, (ours, rows) in tables.items()
-            if rows
-        ),
-        *norm(f"{embeddings}.LayerNorm", "embedding_norm", c.model_dim),
-        *layers(c, "encoder", layer, names, layers=c.layers),
-    ]
+    at = f"{stem}.embeddings"
+
+    def entries(c: BertConfig) -> list[Entry]:
+        tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.embedding.types)}
+        return [
+            *(
+                table(f"{at}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.model_dim))
+                for theirs, (ours, rows) in tables.items()
+                if rows
+            ),
+            *norm(f"{at}.LayerNorm", "embedding_norm", c.model_dim),
+            *layers(c, "encoder", f"{stem}.{layer}.{{layer}}.", names, layers=c.layers),
+        ]
+
+    return entries
 
 
 def transform(c: BertConfig, projection: str, norm_: str) -> list[Entry]:
@@ -161,12 +156,21 @@ def logit_bias(c: BertConfig, theirs: str) -> list[Entry]:
     return [vector(theirs, ("head.bias", (c.vocab,)))] if c.output.bias else []
 
 
-def label_outputs(c: BertConfig) -> list[Entry]:
-    """Returns the entries of heads that have one name in BERT and its followers: of tags, of answers, and of none."""
-    match c.head:
-        case Tagging():
-            return classes(c, "classifier")
-        case Span():
-            return classes(c, "qa_outputs")
-        case _:
-            return []
+def outputs(projection: str, norm_: str, bias: str, pooled: str, labels: str = "classifier") -> Entries:
+    """Returns what makes the entries of heads, by the names of a masked head's transform, its norm and the biases of tokens, and
+    of a pooler and the classes after it. Those of tags and answers have one name in BERT and its followers."""
+
+    def entries(c: BertConfig) -> list[Entry]:
+        match c.head:
+            case MaskedLm():
+                return [*transform(c, projection, norm_), *logit_bias(c, bias)]
+            case Classification():
+                return [*pooler(c, pooled), *classes(c, labels)]
+            case Tagging():
+                return classes(c, "classifier")
+            case Span():
+                return classes(c, "qa_outputs")
+            case _:
+                return []
+
+    return entries

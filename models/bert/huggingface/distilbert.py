@@ -5,23 +5,10 @@
 
 from models.bert.config import BertConfig
 from models.bert.huggingface import common
-from models.bert.huggingface.common import classes, pooler, transform
-from models.interchange import Entry
 from models.interchange.layers import Names, attention_names
-from models.interchange.settings import (
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    head_count,
-    only,
-    setting,
-)
-from models.parts.heads_config import Classification, Head, MaskedLm
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, head_count
+from models.interchange.settings import Fields, Settings, only, setting
+from models.parts.heads_config import Classification, Head
 
 _HEADS: dict[str, Head] = common.HEADS | {"ForSequenceClassification": Classification(labels=2, pooler="relu")}
 _LAYER: Names = {
@@ -63,26 +50,12 @@ _DISTILBERT = ModelType(
 )
 
 
-def _encoder(c: BertConfig) -> list[Entry]:
-    return common.post_norm(c, "distilbert.embeddings", "distilbert.transformer.layer.{layer}.", _LAYER)
-
-
-def _outputs(c: BertConfig) -> list[Entry]:
-    match c.head:
-        case MaskedLm():
-            return [*transform(c, "vocab_transform", "vocab_layer_norm"), *common.logit_bias(c, "vocab_projector.bias")]
-        case Classification():
-            return [*pooler(c, "pre_classifier"), *classes(c, "classifier")]
-        case _:
-            return common.label_outputs(c)
-
-
 FILES = common.EncoderFiles(
     model_types={"distilbert": _DISTILBERT},
     prefix="distilbert.",
     body=("embeddings.", "transformer."),
     heads=("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.", "qa_outputs."),
-    encoder=_encoder,
-    outputs=_outputs,
+    encoder=common.post_norm("distilbert", "transformer.layer", _LAYER),
+    outputs=common.outputs("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "pre_classifier"),
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

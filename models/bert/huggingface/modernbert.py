@@ -13,24 +13,19 @@ from models.bert.huggingface.common import classes, transform
 from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
-from models.interchange.settings import (
-    MULTI_HEAD,
+from models.interchange.rows import (
     Activation,
-    Fields,
     ModelType,
     Row,
     Setting,
-    Settings,
     allowed,
     also,
     constant,
     head_count,
     must_be,
-    only,
-    setting,
-    without,
     write_activation,
 )
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, only, setting, under, without
 from models.interchange.tensors import norm, table
 from models.parts.attention.config import LayerVariant, Rotary
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
@@ -172,14 +167,12 @@ _MODERNBERT = ModelType(
     fields=without(MULTI_HEAD, *_OF_ROWS)
     | {
         "positions.class": lambda c: "Rotary",
-        "positions.dims": 0,
-        "positions.scaling": None,
+        **under("positions", dims=0, scaling=None),
         "norm.order": "pre",
         "bare_first": True,
-        "embedding.norm": True,
         "embedding_scale": 1.0,
         "feed_forward.gated": True,
-        "embedding.types": 0,
+        **under("embedding", norm=True, types=0),
     },
     initial={"positions": Rotary},
     rows=(

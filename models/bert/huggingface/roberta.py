@@ -7,10 +7,10 @@ from typing import Any
 
 from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
-from models.bert.huggingface.common import classes, pooler, transform
-from models.interchange import Entry, InterchangeError
-from models.interchange.settings import Fields, ModelType, Row, Settings, demand, read_activation, setting
-from models.parts.heads_config import Classification, MaskedLm
+from models.interchange import InterchangeError
+from models.interchange.rows import ModelType, Row, read_activation
+from models.interchange.settings import Fields, Settings, demand, setting
+from models.parts.heads_config import MaskedLm
 
 
 def _read_padding(theirs: Settings) -> Fields:
@@ -49,27 +49,15 @@ def _model_type(stem: str, vocab: int) -> ModelType:
     )
 
 
-def _encoder(c: BertConfig) -> list[Entry]:
-    return common.post_norm(c, "roberta.embeddings", "roberta.encoder.layer.{layer}.", bert.LAYER)
-
-
-def _outputs(c: BertConfig) -> list[Entry]:
-    match c.head:
-        case MaskedLm():
-            return [*transform(c, "lm_head.dense", "lm_head.layer_norm"), *common.logit_bias(c, "lm_head.bias")]
-        case Classification():
-            return [*pooler(c, "classifier.dense"), *classes(c, "classifier.out_proj")]
-        case _:
-            return common.label_outputs(c)
-
-
 FILES = common.EncoderFiles(
     model_types={"roberta": _model_type("Roberta", 50_265), "xlm-roberta": _model_type("XLMRoberta", 30_522)},
     prefix="roberta.",
     body=bert.BODY,
     heads=("lm_head.", "classifier.", "qa_outputs.", "roberta.pooler."),
-    encoder=_encoder,
-    outputs=_outputs,
+    encoder=common.post_norm("roberta", "encoder.layer", bert.LAYER),
+    outputs=common.outputs(
+        "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "classifier.dense", labels="classifier.out_proj"
+    ),
     copies={"lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight", "lm_head.decoder.bias": "lm_head.bias"},
     pooler="roberta.pooler.dense",
 )

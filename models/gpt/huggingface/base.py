@@ -8,19 +8,8 @@ from typing import Any, Literal
 from models.gpt.config import GptConfig
 from models.gpt.huggingface import rope
 from models.interchange import InterchangeError
-from models.interchange.settings import (
-    STANDARD,
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    constant,
-    setting,
-    without,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, constant
+from models.interchange.settings import STANDARD, Fields, Settings, setting, under, without
 from models.parts.attention.config import LayerVariant, NormKind, QkNorm, Rotary
 
 SLIDING, FULL = "sliding_attention", "full_attention"  # their names of layers with and without a window
@@ -44,12 +33,9 @@ _NULLABLE = ("num_key_value_heads", "sliding_window", "final_logit_softcapping",
 # What LLaMA has no choice of.
 _PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     "positions.class": lambda c: "Rotary",
-    "norm.order": "pre",
-    "norm.kind": "rms",
-    "norm.bias": False,
+    **under("norm", order="pre", kind="rms", bias=False),
     "feed_forward.gated": True,
-    "output.cap": 0.0,
-    "output.bias": False,
+    **under("output", cap=0.0, bias=False),
     "embedding_scale": 1.0,
     "prefix": False,
     "moe": None,
@@ -196,25 +182,25 @@ def rotary_of(c: GptConfig) -> Rotary:
     return c.positions
 
 
-def rotary_row(
-    read: Callable[[Settings], Rotary] | None = None, *, theta: float = 10_000.0, beside: bool = False, **options: Any
-) -> Callable[[str], Row]:
+def read_rotary(theirs: Settings, *, theta: float = 10_000.0, beside: bool = False, size: str = "", **options: Any) -> Rotary:
+    """Returns the rotary positions of a config.json; `size` is the key of the dimensions that are turned, which all of a head's
+    are by default, and the other arguments are as of `rotary_row`."""
+    head_dim = setting(theirs, size, int) if size else _read_heads(theirs)["attention.head_dim"]
+    longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
+    return rope.read(theirs, head_dim, theta=theta, longest=longest, original=original, **options)
+
+
+def rotary_row(read: Callable[[Settings], Rotary] | None = None, *, beside: bool = False, **options: Any) -> Callable[[str], Row]:
     """Returns what makes the row of rotary positions, given the class's name.
 
     Args:
-      read: reads them where a class has them in another form; the other arguments are as of `rope.turning`.
+      read: reads them where a class has them in another form; the other arguments are as of `read_rotary` and `rope.turning`.
       beside: the length of the first training is a setting beside them too.
     """
     types = options.get("types", rope.TYPES)
 
-    def read_plain(theirs: Settings) -> Rotary:
-        longest, original = setting(theirs, "max_position_embeddings", int), theirs.get(_ORIGINAL) if beside else None
-        return rope.read(
-            theirs, _read_heads(theirs)["attention.head_dim"], theta=theta, longest=longest, original=original, **options
-        )
-
     def read_fields(theirs: Settings) -> Fields:
-        return {"positions": (read or read_plain)(theirs)}
+        return {"positions": read(theirs) if read else read_rotary(theirs, beside=beside, **options)}
 
     def write(c: GptConfig, name: str) -> dict[str, Any]:
         rotary = rotary_of(c)
@@ -279,6 +265,22 @@ def write_windows(c: GptConfig, unused: int | None = None) -> Fields:
         raise InterchangeError(f"Hugging Face's models have one window, but the pattern has {' and '.join(map(str, sizes))}")
     types = [SLIDING if kind.window else FULL for kind in kinds]
     return {"sliding_window": sizes[0] if sizes else unused, "layer_types": types}
+
+
+def some_windows(name: str, read: Callable[[Settings], Fields], unused: int | None = None, *, switched: bool = False) -> Row:
+    """Returns the row of windows that some layers have, of a class whose layers differ in nothing else.
+
+    Args:
+      unused: as of `write_windows`.
+      switched: a setting says whether there are any.
+    """
+
+    def write(c: GptConfig) -> dict[str, Any]:
+        only_windows(c, name)
+        switch = {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}
+        return write_windows(c, unused) | (switch if switched else {})
+
+    return Row(read, write)
 
 
 def only_windows(c: GptConfig, name: str, *, of_all: bool = False) -> None:

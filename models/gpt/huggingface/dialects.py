@@ -7,25 +7,11 @@ how they are written.
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import rope
-from models.gpt.huggingface.base import (
-    FULL,
-    ONE_WINDOW,
-    SLIDING,
-    Dialect,
-    dialect,
-    of_layers,
-    only_windows,
-    pattern,
-    qk_norm,
-    rotary_of,
-    rotary_row,
-    sliding_layers,
-    windows,
-    write_windows,
-)
+from models.gpt.huggingface import base, rope
+from models.gpt.huggingface.base import Dialect
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, setting
+from models.interchange.rows import Row, Setting
+from models.interchange.settings import Fields, Settings, setting
 from models.parts.attention.config import LayerVariant, Rotary
 
 # --- Qwen ---
@@ -35,17 +21,13 @@ def _read_qwen(theirs: Settings) -> Fields:
     first = setting(theirs, "max_window_layers", int)
     on = setting(theirs, "use_sliding_window", bool) and setting(theirs, "sliding_window", int, None) is not None
     if not on:
-        if any(sliding_layers(theirs, lambda i: False)):
+        if any(base.sliding_layers(theirs, lambda i: False)):
             raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
         return {"attention.pattern": ()}
-    return windows(theirs, lambda i: i >= first)
+    return base.windows(theirs, lambda i: i >= first)
 
 
-def _write_qwen(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Qwen")
-    return write_windows(c) | {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}
-
-
+_QWEN_WINDOWS = base.some_windows("Qwen", _read_qwen, switched=True)
 _QWEN: Fields = dict(
     use_sliding_window=False,
     sliding_window=4096,
@@ -59,38 +41,29 @@ _QWEN: Fields = dict(
 # --- Gemma ---
 
 
-def _read_gemma2(theirs: Settings) -> Fields:
-    return windows(theirs, lambda i: i % 2 == 0)
-
-
 def _read_gemma3(theirs: Settings) -> Fields:
     every = setting(theirs, "sliding_window_pattern", int)
-    local = {"rope_theta": theirs.get("rope_local_base_freq", 1e4)} | setting(_by_type(theirs), SLIDING, dict, {})
+    local = {"rope_theta": theirs.get("rope_local_base_freq", 1e4)} | setting(_by_type(theirs), base.SLIDING, dict, {})
     rotary = _turning(theirs, local, theta=1e4, types={"default": "default"})
-    return windows(theirs, lambda i: (i + 1) % every != 0, LayerVariant(base=rotary.base, scaled=False))
+    return base.windows(theirs, lambda i: (i + 1) % every != 0, LayerVariant(base=rotary.base, scaled=False))
 
 
 def _read_gemma3_rotary(theirs: Settings) -> Rotary:
-    full = {"rope_theta": theirs.get("rope_theta", 1e6)} | setting(_by_type(theirs), FULL, dict, {})
+    full = {"rope_theta": theirs.get("rope_theta", 1e6)} | setting(_by_type(theirs), base.FULL, dict, {})
     return _turning(theirs, full | setting(theirs, "rope_scaling", dict, {}), theta=1e6)
 
 
 def _by_type(theirs: Settings) -> dict[str, Any]:
     """Returns the settings of rotary positions by the type of a layer."""
     by_type = setting(theirs, "rope_parameters", dict, {})
-    if set(by_type) - {SLIDING, FULL}:
-        raise InterchangeError(f"config.json: rope_parameters={str(by_type)[:80]}: must have {SLIDING!r} and {FULL!r}")
+    if set(by_type) - {base.SLIDING, base.FULL}:
+        raise InterchangeError(f"config.json: rope_parameters={str(by_type)[:80]}: must have {base.SLIDING!r} and {base.FULL!r}")
     return by_type
 
 
 def _turning(theirs: Settings, settings: Settings, **options: Any) -> Rotary:
     head_dim, longest = setting(theirs, "head_dim", int), setting(theirs, "max_position_embeddings", int)
     return rope.turning(settings, head_dim, longest=longest, **options)
-
-
-def _write_gemma2(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Gemma 2")
-    return write_windows(c, 4096)
 
 
 def _write_gemma3(c: GptConfig) -> dict[str, Any]:
@@ -100,24 +73,22 @@ def _write_gemma3(c: GptConfig) -> dict[str, Any]:
         raise InterchangeError(
             f"Hugging Face's Gemma 3 has one kind of layers beside those with windows, but pattern={c.attention.pattern}"
         )
-    return write_windows(c, 4096)
+    return base.write_windows(c, 4096)
 
 
 def _write_local_base(c: GptConfig) -> dict[str, Any]:
-    return {"rope_local_base_freq": next((kind.base for kind in c.attention.pattern if kind.window), 0.0) or rotary_of(c).base}
-
-
-def _whole(number: float) -> float:
-    return int(number) if number == int(number) else number
+    return {
+        "rope_local_base_freq": next((kind.base for kind in c.attention.pattern if kind.window), 0.0) or base.rotary_of(c).base
+    }
 
 
 def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[str, Dialect]:
     """Returns a Gemma, given the row of what its layers differ in, and further ones."""
-    return dialect(
+    return base.dialect(
         kind,
         name,
         layers,
-        Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=_whole),
+        Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=lambda n: int(n) if n == int(n) else n),
         Setting("final_logit_softcapping", "output.cap", float, 0.0, encode=lambda cap: cap or None),
         Row(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
         *rows,
@@ -158,49 +129,47 @@ def _read_smollm3(theirs: Settings) -> Fields:
     if len(turned) < layers or not all(type(turn) is int for turn in turned):
         raise InterchangeError(f"config.json: no_rope_layers={str(turned)[:80]}: must be 0 or 1 for each of {layers} layers")
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    slides = sliding_layers(theirs, lambda i: bool(window) and not turned[i])
+    slides = base.sliding_layers(theirs, lambda i: bool(window) and not turned[i])
     if any(slides) and not window:
         raise InterchangeError("config.json: layer_types has layers that slide, but there is no window")
     kinds = [LayerVariant(window=(window or 0) * slide, rotary=bool(turn)) for slide, turn in zip(slides, turned, strict=True)]
-    return {"attention.pattern": pattern(kinds)}
+    return {"attention.pattern": base.pattern(kinds)}
 
 
 def _write_smollm3(c: GptConfig) -> dict[str, Any]:
-    kinds = of_layers(c)
+    kinds = base.of_layers(c)
     if any(kind.base or not kind.scaled for kind in kinds):
         raise InterchangeError(f"Hugging Face's SmolLM3 has one base for all layers, but pattern={c.attention.pattern}"[:200])
-    return write_windows(c) | {
+    return base.write_windows(c) | {
         "no_rope_layers": [int(kind.rotary) for kind in kinds],
         "use_sliding_window": any(kind.window for kind in kinds),
     }
 
 
 DIALECTS: dict[str, Dialect] = {
-    **dialect("llama", "Llama"),
-    **dialect(
+    **base.dialect("llama", "Llama"),
+    **base.dialect(
         "mistral",
         "Mistral",
-        ONE_WINDOW,
+        base.ONE_WINDOW,
         defaults=dict(sliding_window=4096, num_key_value_heads=8, max_position_embeddings=131_072),
         free=("attention.pattern",),
         biases=(False, False, False),
     ),
-    **dialect(
-        "qwen2", "Qwen2", Row(_read_qwen, _write_qwen), defaults=_QWEN, free=("attention.pattern",), biases=(True, False, False)
-    ),
-    **dialect(
+    **base.dialect("qwen2", "Qwen2", _QWEN_WINDOWS, defaults=_QWEN, free=("attention.pattern",), biases=(True, False, False)),
+    **base.dialect(
         "qwen3",
         "Qwen3",
-        Row(_read_qwen, _write_qwen),
+        _QWEN_WINDOWS,
         defaults=_QWEN | dict(head_dim=128),
-        fields=qk_norm("rms", "head"),
+        fields=base.qk_norm("rms", "head"),
         free=("attention.pattern",),
         biases=(None, None, False),
     ),
     **_gemma(
         "gemma2",
         "Gemma2",
-        Row(_read_gemma2, _write_gemma2),
+        base.some_windows("Gemma 2", lambda theirs: base.windows(theirs, lambda i: i % 2 == 0), 4096),
         Setting("attn_logit_softcapping", "attention.logit_cap", float, 0.0, encode=lambda cap: cap or None),
         defaults=_GEMMA | dict(final_logit_softcapping=30.0, attn_logit_softcapping=50.0, max_position_embeddings=8192),
         fields=_SANDWICH,
@@ -212,29 +181,29 @@ DIALECTS: dict[str, Dialect] = {
         Row(_read_gemma3, _write_gemma3),
         Row(write=_write_local_base),
         defaults=_GEMMA | dict(final_logit_softcapping=None, sliding_window_pattern=6, max_position_embeddings=131_072),
-        fields=_SANDWICH | qk_norm("rms_plus_one", "head"),
-        rotary=rotary_row(_read_gemma3_rotary),
+        fields=_SANDWICH | base.qk_norm("rms_plus_one", "head"),
+        rotary=base.rotary_row(_read_gemma3_rotary),
     ),
-    **dialect(
+    **base.dialect(
         "phi3",
         "Phi3",
-        ONE_WINDOW,
+        base.ONE_WINDOW,
         defaults=dict(rms_norm_eps=1e-5, original_max_position_embeddings=4096, max_position_embeddings=4096),
         free=("attention.pattern",),
         biases=(False, False, False),
-        rotary=rotary_row(
+        rotary=base.rotary_row(
             types={"default": "default", "longrope": "longrope", "su": "longrope", "yarn": "longrope"}, partial=True, beside=True
         ),
         fused=True,
     ),
-    **dialect(
+    **base.dialect(
         "olmo2",
         "Olmo2",
         defaults=dict(rms_norm_eps=1e-5),
-        fields={"norm.order": "reordered"} | qk_norm("rms", "all"),
+        fields={"norm.order": "reordered"} | base.qk_norm("rms", "all"),
         biases=(None, None, False),
     ),
-    **dialect(
+    **base.dialect(
         "smollm3",
         "SmolLM3",
         Row(_read_smollm3, _write_smollm3),
@@ -249,6 +218,6 @@ DIALECTS: dict[str, Dialect] = {
             max_position_embeddings=32_768,
         ),
         free=("attention.pattern",),
-        rotary=rotary_row(theta=2_000_000.0),
+        rotary=base.rotary_row(theta=2_000_000.0),
     ),
 }

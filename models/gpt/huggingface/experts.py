@@ -51,28 +51,15 @@ def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> l
     """Returns the entries of gpt-oss's mixture: all experts in one tensor [experts, in, out], whose outputs are gates and others
     in turn."""
     router = dense(f"{at}.router", f"{ours}.router", (m, e), **places)
-    up, down = (e, m, 2 * h), (e, h, m)
-    places = dict(places, transposed=False)
+    places, down, inside = dict(places, transposed=False), (e, h, m), f"{at}.experts"
+    up = [(f"{ours}.{name}", (e, m, h)) for name in ("wg", "wi")]
+    up_bias = [(f"{ours}.{name}_bias", (e, h)) for name in ("wg", "wi")]
     return [
         *router,
-        matrix(
-            f"{at}.experts.gate_up_proj",
-            (f"{ours}.wg", (e, m, h)),
-            (f"{ours}.wi", (e, m, h)),
-            inputs=2,
-            file=up,
-            alternating=True,
-            **places,
-        ),
-        matrix(
-            f"{at}.experts.gate_up_proj_bias",
-            (f"{ours}.wg_bias", (e, h)),
-            (f"{ours}.wi_bias", (e, h)),
-            alternating=True,
-            **places,
-        ),
-        matrix(f"{at}.experts.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **places),
-        matrix(f"{at}.experts.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **places),
+        matrix(f"{inside}.gate_up_proj", *up, inputs=2, file=(e, m, 2 * h), alternating=True, **places),
+        matrix(f"{inside}.gate_up_proj_bias", *up_bias, alternating=True, **places),
+        matrix(f"{inside}.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **places),
+        matrix(f"{inside}.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **places),
     ]
 
 
@@ -135,11 +122,8 @@ _FP4 = np.array([0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -
 
 def unpacked(blocks: np.ndarray, scales: np.ndarray) -> np.ndarray:
     """Returns the numbers [experts, in, out] of MXFP4 blocks [experts, out, blocks, 16] of two 4-bit numbers a byte, the lower
-    half first, and of a power of two for each block of 32 (OCP Microscaling Formats, version 1.0).
-
-    Raises:
-      InterchangeError: they are no bytes.
-    """
+    half first, and of a power of two for each block of 32 (OCP Microscaling Formats, version 1.0). Raises InterchangeError where
+    they are no bytes."""
     if blocks.dtype != np.uint8 or scales.dtype != np.uint8:
         raise InterchangeError(f"MXFP4 blocks and scales are bytes, not {blocks.dtype} and {scales.dtype}")
     numbers = np.stack([_FP4[blocks & 15], _FP4[blocks >> 4]], axis=-1)

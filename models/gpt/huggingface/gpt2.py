@@ -5,20 +5,8 @@ from typing import Any
 from models.gpt.config import GptConfig
 from models.interchange import Entry
 from models.interchange.layers import layers
-from models.interchange.settings import (
-    MULTI_HEAD,
-    Activation,
-    Fields,
-    ModelType,
-    Row,
-    Setting,
-    Settings,
-    allowed,
-    also,
-    constant,
-    head_count,
-    setting,
-)
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, constant, head_count
+from models.interchange.settings import MULTI_HEAD, Fields, setting
 from models.interchange.tensors import norm, table
 
 PREFIX = "transformer."  # of all tensors but the output matrix, in files that have one
@@ -39,10 +27,6 @@ _LAYER = {
 }
 
 
-def _read_hidden(theirs: Settings) -> Fields:
-    return {"feed_forward.hidden_dim": setting(theirs, "n_inner", int, 4 * setting(theirs, "n_embd", int))}
-
-
 # Of all GPT-2s, whether they attend to another model's output or not; dropout is that of the residual branches, the only one that
 # we have, and has rows of its own.
 SIZES: tuple[Row, ...] = (
@@ -50,7 +34,10 @@ SIZES: tuple[Row, ...] = (
     allowed("scale_attn_by_inverse_layer_idx", False),
     Setting("n_layer", "layers", int),
     Setting("n_embd", "model_dim", int),
-    Row(_read_hidden, lambda c: {"n_inner": c.feed_forward.hidden_dim}),
+    Row(
+        lambda theirs: {"feed_forward.hidden_dim": setting(theirs, "n_inner", int, 4 * setting(theirs, "n_embd", int))},
+        lambda c: {"n_inner": c.feed_forward.hidden_dim},
+    ),
     head_count("n_head", "n_embd"),
     Setting("n_positions", "positions.rows", int),
     Setting("activation_function", "feed_forward.activation", Activation, "gelu_new"),

@@ -4,24 +4,11 @@ import json
 from typing import Any
 
 from models.gpt.config import GptConfig
-from models.gpt.huggingface import rope
-from models.gpt.huggingface.base import (
-    FULL,
-    ONE_WINDOW,
-    Dialect,
-    dialect,
-    only_windows,
-    pattern,
-    qk_norm,
-    rotary_of,
-    rotary_row,
-    windows,
-    write_heads,
-    write_window,
-    write_windows,
-)
+from models.gpt.huggingface import base, rope
+from models.gpt.huggingface.base import Dialect
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, allowed, constant, fixed, setting, value_at, without
+from models.interchange.rows import Row, Setting, allowed, constant, fixed
+from models.interchange.settings import Fields, Settings, setting, under, value_at, without
 from models.parts.attention.config import Latent, LayerVariant, Rotary, Yarn
 from models.parts.moe.config import Correction, ExpertGroups, MoeConfig, SharedExpert, TopK
 
@@ -37,21 +24,13 @@ _INITIAL: Fields = {
 # What Mixtral's mixture has no choice of.
 _PLAIN: Fields = {
     "moe.router.class": lambda c: "TopK",
-    "moe.router.score": "softmax",
-    "moe.router.normalized": False,
-    "moe.router.bias": False,
-    "moe.router.correction": None,
-    "moe.router.groups": None,
-    "moe.router.scale": 1.0,
-    "moe.experts.activation": "same",
-    "moe.experts.gated": "same",
-    "moe.experts.shared": None,
+    **under("moe.router", score="softmax", normalized=False, bias=False, correction=None, groups=None, scale=1.0),
+    **under("moe.experts", activation="same", gated="same", shared=None),
     "moe.capacity.eval_factor": 0.0,
-    "moe.router.noise": None,
-    "moe.router.jitter": 0.0,
+    **under("moe.router", noise=None, jitter=0.0),
     "moe.experts.token_dropout": 0.0,
 }
-_IN_EVERY_LAYER: Fields = {"moe.every": 1, "moe.leading": 0}
+_IN_EVERY_LAYER: Fields = under("moe", every=1, leading=0)
 
 
 def _mixture(
@@ -65,7 +44,7 @@ def _mixture(
     **more: Any,
 ) -> dict[str, Dialect]:
     """Returns a class of mixtures; arguments are as of `dialect`, but that `free` may name fields of the mixture."""
-    return dialect(
+    return base.dialect(
         kind,
         name,
         *rows,
@@ -147,25 +126,15 @@ def _write_sparse_layers(c: GptConfig) -> dict[str, Any]:
 def _read_qwen2_windows(theirs: Settings) -> Fields:
     first, on = setting(theirs, "max_window_layers", int), setting(theirs, "use_sliding_window", bool)
     if on:
-        return windows(theirs, lambda i: i % 2 == 0 and i < first)
-    if any(name != FULL for name in setting(theirs, "layer_types", list, [])):
+        return base.windows(theirs, lambda i: i % 2 == 0 and i < first)
+    if any(name != base.FULL for name in setting(theirs, "layer_types", list, [])):
         raise InterchangeError("config.json: layer_types has layers that slide, but use_sliding_window is false")
     return {}
 
 
-def _write_qwen2_windows(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "Qwen2Moe")
-    return write_windows(c)
-
-
 def _read_qwen3_window(theirs: Settings) -> Fields:
     window = setting(theirs, "sliding_window", int, None) if setting(theirs, "use_sliding_window", bool) else None
-    return {"attention.pattern": pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
-
-
-def _read_qwen2_bias(theirs: Settings) -> Fields:
-    bias = setting(theirs, "qkv_bias", bool)
-    return {"attention.biases": "qkv" if bias else ""}
+    return {"attention.pattern": base.pattern([LayerVariant(window=window or 0)] * setting(theirs, "num_hidden_layers", int))}
 
 
 def _qwen_experts(hidden: int, experts: int, choices: int) -> tuple[Row, ...]:
@@ -186,14 +155,7 @@ _OSS_ROPE = dict(
 def _read_oss_rotary(theirs: Settings) -> Rotary:
     if all(theirs.get(key) is None for key in ("rope_scaling", "rope_parameters")):  # an empty one is no YaRN
         theirs = {**theirs, "rope_parameters": _OSS_ROPE | {"rope_theta": theirs.get("rope_theta", 150_000.0)}}
-    width, heads = setting(theirs, "hidden_size", int), setting(theirs, "num_attention_heads", int)
-    head_dim, longest = setting(theirs, "head_dim", int, width // heads), setting(theirs, "max_position_embeddings", int)
-    return rope.read(theirs, head_dim, theta=150_000.0, longest=longest)
-
-
-def _write_oss_windows(c: GptConfig) -> dict[str, Any]:
-    only_windows(c, "GptOss")
-    return write_windows(c, 128)
+    return base.read_rotary(theirs, theta=150_000.0)
 
 
 # --- DeepSeek ---
@@ -204,11 +166,6 @@ def _read_deepseek_heads(theirs: Settings) -> Fields:
     if kv_heads not in (None, heads):
         raise InterchangeError(f"config.json: num_key_value_heads={kv_heads}: only as num_attention_heads={heads}")
     return {"attention.heads": heads}
-
-
-def _read_deepseek_rotary(theirs: Settings) -> Rotary:
-    rotated, longest = setting(theirs, "qk_rope_head_dim", int), setting(theirs, "max_position_embeddings", int)
-    return rope.read(theirs, rotated, theta=10_000.0, longest=longest)
 
 
 def _read_shared(theirs: Settings) -> Fields:
@@ -251,7 +208,7 @@ def _scalar(size: int, theirs: Settings) -> float:
 
 def _write_scale(c: GptConfig) -> dict[str, Any]:
     """Returns the rotary settings with YaRN's factor by which logits are scaled, where they are."""
-    size, rotary = c.attention.head_dim + c.attention.rotary_dim, rotary_of(c)
+    size, rotary = c.attention.head_dim + c.attention.rotary_dim, base.rotary_of(c)
     written = rope.write(rotary, c.attention.rotary_dim)
     if c.attention.scale_dim in (0, size):
         return written
@@ -272,7 +229,7 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "mixtral",
         "Mixtral",
-        ONE_WINDOW,
+        base.ONE_WINDOW,
         *_routing("num_local_experts", 8, 2),
         allowed("router_jitter_noise", 0, 0.0),
         defaults=dict(num_key_value_heads=8, rms_norm_eps=1e-5, max_position_embeddings=131_072),
@@ -280,16 +237,15 @@ MIXTURES: dict[str, Dialect] = {
         fields=_IN_EVERY_LAYER | {"moe.router.normalized": True, "moe.experts.hidden_dim": 0},
         free=("attention.pattern",),
         biases=(False, False, False),
-        rotary=rotary_row(theta=1_000_000.0),
+        rotary=base.rotary_row(theta=1_000_000.0),
     ),
     **_mixture(
         "qwen2_moe",
         "Qwen2Moe",
-        Row(_read_qwen2_windows, _write_qwen2_windows),
+        base.some_windows("Qwen2Moe", _read_qwen2_windows, switched=True),
         *_qwen_experts(1408, 60, 4),
         Setting("shared_expert_intermediate_size", "moe.experts.shared.hidden_dim", int, 5632),
-        Row(write=lambda c: {"use_sliding_window": any(kind.window for kind in c.attention.pattern)}),
-        Row(_read_qwen2_bias, lambda c: {"qkv_bias": "q" in c.attention.biases}, {"qkv_bias": True}),
+        Setting("qkv_bias", "attention.biases", bool, True, lambda on: "qkv" if on else "", lambda biases: "q" in biases),
         defaults=_QWEN | dict(num_key_value_heads=16, max_window_layers=28, layer_types=None),
         same=_SAME,
         fields={"moe.experts.shared.gated": True},
@@ -300,11 +256,11 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "qwen3_moe",
         "Qwen3Moe",
-        Row(_read_qwen3_window, lambda c: write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
+        Row(_read_qwen3_window, lambda c: base.write_window(c) | {"use_sliding_window": bool(c.attention.pattern)}),
         *_qwen_experts(768, 128, 8),
         defaults=_QWEN | dict(num_key_value_heads=4),
         same=_SAME,
-        fields=qk_norm("rms", "head"),
+        fields=base.qk_norm("rms", "head"),
         free=("attention.pattern", "moe.router.normalized"),
         biases=(None, None, False),
     ),
@@ -318,7 +274,7 @@ MIXTURES: dict[str, Dialect] = {
         defaults=dict(rms_norm_eps=1e-5, max_position_embeddings=4096),
         same=_SAME,
         fields=_IN_EVERY_LAYER
-        | qk_norm("rms", "all")
+        | base.qk_norm("rms", "all")
         | {"moe.experts.hidden_dim": 0, "attention.head_dim": lambda c: c.model_dim // c.attention.heads},
         free=("moe.router.normalized",),
         biases=(None, None, False),
@@ -326,13 +282,13 @@ MIXTURES: dict[str, Dialect] = {
     **_mixture(
         "gpt_oss",
         "GptOss",
-        Row(lambda theirs: windows(theirs, lambda i: i % 2 == 0), _write_oss_windows),
+        base.some_windows("GptOss", lambda theirs: base.windows(theirs, lambda i: i % 2 == 0), 128),
         *_routing("num_local_experts", 128, 4),
         allowed("swiglu_alpha", 1.702),
         allowed("swiglu_limit", 7, 7.0),
         allowed("hidden_act", "silu"),
         Row(
-            write=lambda c: {} if rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
+            write=lambda c: {} if base.rotary_of(c).scaling else {"rope_scaling": {"rope_type": "default"}}
         ),  # an absent one would be YaRN
         defaults=dict(
             num_key_value_heads=8,
@@ -346,17 +302,12 @@ MIXTURES: dict[str, Dialect] = {
         same=_SAME[::-1],
         nullable=("head_dim",),
         fields=_IN_EVERY_LAYER
-        | {
-            "attention.sinks": True,
-            "moe.router.normalized": True,
-            "moe.router.bias": True,
-            "moe.experts.activation": "clipped_swiglu",
-            "moe.experts.gated": "yes",
-            "moe.experts.hidden_dim": 0,
-        },
+        | {"attention.sinks": True}
+        | under("moe.router", normalized=True, bias=True)
+        | under("moe.experts", activation="clipped_swiglu", gated="yes", hidden_dim=0),
         free=("attention.pattern",),
         biases=(None, None, True),
-        rotary=rotary_row(_read_oss_rotary),
+        rotary=base.rotary_row(_read_oss_rotary),
     ),
     **_mixture(
         "deepseek_v3",
@@ -365,7 +316,7 @@ MIXTURES: dict[str, Dialect] = {
         Row(_read_scale, _write_scale),
         _hidden(2048),
         Row(_read_shared, _write_shared, {"n_shared_experts": 1}),
-        Setting("norm_topk_prob", "moe.router.normalized", bool, False),
+        _NORM_TOPK,
         Row(_read_groups, _write_groups, {"n_group": 8, "topk_group": 4}),
         Setting("routed_scaling_factor", "moe.router.scale", float, 2.5),
         Setting("first_k_dense_replace", "moe.leading", int, 3),
@@ -393,13 +344,13 @@ MIXTURES: dict[str, Dialect] = {
             "moe.every": 1,
         },
         initial={"attention": Latent, "moe.router.correction": Correction()},
-        heads=Row(_read_deepseek_heads, write_heads),
+        heads=Row(_read_deepseek_heads, base.write_heads),
         free=(
             *(f"attention.{name}" for name in ("scale_dim", "sinks", "per_dim_scale", "logit_cap", "qk_norm")),
             *(f"moe.router.{name}" for name in ("normalized", "correction", "groups", "scale")),
             "moe.experts.shared",
         ),
         biases=(False, False, False),
-        rotary=rotary_row(_read_deepseek_rotary),
+        rotary=base.rotary_row(size="qk_rope_head_dim"),
     ),
 }

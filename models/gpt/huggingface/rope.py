@@ -8,7 +8,8 @@ from typing import Any
 
 from models.errors import nearest, shortened
 from models.interchange import InterchangeError
-from models.interchange.settings import Fields, Row, Setting, Settings, setting
+from models.interchange.rows import Row, Setting
+from models.interchange.settings import Fields, Settings, setting
 from models.parts.attention.config import Interpolation, Llama3, LongRope, Rotary, Yarn
 from models.parts.numbers import check_base
 

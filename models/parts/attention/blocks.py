@@ -58,15 +58,10 @@ def blocks(length: int, keys: int, mask: AttentionMask, scope: Component) -> lis
     the mathematics, whose FLOPs are counted (trainers/hlo/model_flops.py).
     """
     block = BLOCK if scope.on_tpu else min(BLOCK, length // 4)
-    whole = not _comes_in_blocks(length, keys, mask) or length % block or scope.num_shards("length") > 1
-    if whole or scope.mesh is None:
+    in_blocks = length >= BLOCK and length == keys and mask.causal and mask.in_order
+    if not in_blocks or length % block or scope.num_shards("length") > 1 or scope.mesh is None:
         return [(0, length, keys)]
     return [(start, start + block, start + block) for start in range(0, length, block)]
-
-
-def _comes_in_blocks(length: int, keys: int, mask: AttentionMask) -> bool:
-    """Returns whether attention in rows like these is computed in blocks, where layout and platform permit it."""
-    return length >= BLOCK and length == keys and mask.causal and mask.in_order
 
 
 @jax.custom_vjp

@@ -4,21 +4,32 @@ import dataclasses
 import math
 from typing import Literal
 
-from models.parts.numbers import check_base, check_epsilon, check_finite, check_literals
+from models.parts.numbers import check_base, check_epsilon, check_finite, check_least, check_literals, nearest_divisor
 
 NormKind = Literal["rms", "rms_plus_one", "layer"]
 Biases = Literal["", "o", "qv", "qkv", "qvo", "qkvo"]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Interpolation:
-    """Rates / factor (Chen et al., arXiv 2306.15595)."""
-
-    factor: float
+class _Scaling:
+    """A way to stretch the rates of rotary positions."""
 
     def __post_init__(self) -> None:
         check_finite(self)
-        check_factor(self.factor)
+        if not (factor := getattr(self, "factor", 1)) > 0:
+            raise ValueError(f"factor={factor}: must be positive; 1 changes nothing")
+        if (original := getattr(self, "original", 1)) < 1:
+            raise ValueError(f"original={original}: must be the length of the first training, 1 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Interpolation(_Scaling):
+    """Rates / factor (Chen et al., arXiv 2306.15595).
+
+    Attributes:
+      factor: how many times the longest text of the first training is read.
+    """
+
+    factor: float
 
     def rate(self, j: int, dims: int, base: float) -> float:
         """Returns the rate of the j-th pair of dimensions."""
@@ -26,10 +37,11 @@ class Interpolation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Llama3:
+class Llama3(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between (Llama 3.1).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       low, high: turns within `original` up to which a rate is slow, and from which on it is fast.
     """
@@ -40,9 +52,7 @@ class Llama3:
     high: float = 4.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_factor(self.factor)
-        check_original(self.original)
+        super().__post_init__()
         if not self.low < self.high:
             raise ValueError(f"low={self.low}: must be less than high={self.high}; Llama 3.1 has 1 and 4")
 
@@ -55,10 +65,11 @@ class Llama3:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Yarn:
+class Yarn(_Scaling):
     """Slow rates / factor, fast ones as they are, and a ramp between by dimension (Peng et al., arXiv 2309.00071, section 3.2).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       beta_fast, beta_slow: turns within `original` of the ramp's ends.
       whole: the ramp's ends are rounded to dimensions, down and up.
@@ -71,11 +82,6 @@ class Yarn:
     beta_slow: float = 1.0
     whole: bool = True
     amplitude: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_finite(self)
-        check_factor(self.factor)
-        check_original(self.original)
 
     def rate(self, j: int, dims: int, base: float) -> float:
         """Returns the rate of the j-th pair of dimensions."""
@@ -92,10 +98,11 @@ class Yarn:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class LongRope:
+class LongRope(_Scaling):
     """Each rate by a factor of its own (Ding et al., arXiv 2402.13753).
 
     Attributes:
+      factor: divides the slow rates.
       original: the longest text of the first training, in positions.
       short, long: factors of rows of up to `original` positions, and of longer ones, dims / 2 each.
       amplitude: factor of cosines and sines, hence twice in a logit.
@@ -107,8 +114,7 @@ class LongRope:
     amplitude: float = 1.0
 
     def __post_init__(self) -> None:
-        check_finite(self)
-        check_original(self.original)
+        super().__post_init__()
         if not self.short or len(self.short) != len(self.long):
             raise ValueError(
                 f"short and long have {len(self.short)} and {len(self.long)} factors: must have equally many, one for each rate"
@@ -179,18 +185,6 @@ class Rotary:
         if self.scaling is not None:
             return [self.scaling.rate(j, dims, self.base) for j in pairs]
         return [self.base ** -(2 * j / dims) for j in pairs]
-
-
-def check_factor(value: float) -> None:
-    """Raises ValueError for a factor that rates cannot be divided by."""
-    if not value > 0:
-        raise ValueError(f"factor={value}: must be positive; 1 changes nothing")
-
-
-def check_original(value: int) -> None:
-    """Raises ValueError for what is no length of a text."""
-    if value < 1:
-        raise ValueError(f"original={value}: must be the length of the first training, 1 or more")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -311,8 +305,7 @@ class GroupedQuery:
         check_finite(self)
         check_literals(self)
         if self.heads % self.groups:
-            fits = [n for n in range(1, self.heads + 1) if self.heads % n == 0]
-            best = min(fits, key=lambda n: abs(n - self.kv_heads))
+            best = nearest_divisor(self.heads, self.kv_heads)
             raise ValueError(f"kv_heads={self.kv_heads}: must divide heads={self.heads}; nearest is {best}")
 
     @property
@@ -361,9 +354,8 @@ class Latent:
 
     def __post_init__(self) -> None:
         check_finite(self)
-        for name, least in (("rank", 1), ("query_rank", 0), ("head_dim", 1), ("value_dim", 1)):
-            if (value := getattr(self, name)) < least:
-                raise ValueError(f"{name}={value}: must be {least} or more")
+        check_least(self, 1, "rank", "head_dim", "value_dim")
+        check_least(self, 0, "query_rank")
         check_epsilon(self.norm_eps)
 
     @property

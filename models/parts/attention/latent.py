@@ -41,7 +41,7 @@ class LatentAttention(nnx.Module):
         self.scale = (c.scale_dim or c.head_dim + rotated) ** -0.5
         self.key_shards = ring.num_shards(scope)
         k_down, k_up, k_kv_down, k_kv_up, k_o = jax.random.split(key, 5)
-        head, into = c.head_dim + rotated, functools.partial(self._init, init_scale)
+        head, into = c.head_dim + rotated, lambda inputs: normal((init_scale / inputs) ** 0.5)
         rank = c.query_rank
         self.q_down = param(k_down, (size, rank), ("embed", "rank"), into(size), scope) if rank else None
         self.q_norm = Norm(rank, scope, eps=c.norm_eps, axis="rank") if rank else None
@@ -53,10 +53,6 @@ class LatentAttention(nnx.Module):
         self.kv = param(k_kv_up, shape, ("latent", "heads", "kv"), into(c.rank), scope)
         out = heads, c.value_dim, size
         self.o = param(k_o, out, ("heads", "kv", "embed"), into(heads * c.value_dim), scope)
-
-    @staticmethod
-    def _init(scale: float, inputs: int):
-        return normal((scale / inputs) ** 0.5)
 
     def keys_values(self, y_BSM: jax.Array, rotation: Rotation | None = None, *, hypotheses: bool = False) -> Latents:
         """Returns the latents of a sequence, to attend to or to cache, and the rotated keys.

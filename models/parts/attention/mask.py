@@ -104,11 +104,8 @@ def same_segment(a_BL: jax.Array, b_BS: jax.Array) -> jax.Array:
 
 
 def arrange(x_BL: jax.Array, scope: Component) -> jax.Array:
-    """Returns x_BL with its positions in the order that the layout asks for: their own, or where it is balanced zigzag.
-
-    Raises:
-      LayoutError: positions that cannot be dealt out evenly.
-    """
+    """Returns x_BL with its positions in the order that the layout asks for: their own, or where it is balanced zigzag. Raises
+    LayoutError for positions that cannot be dealt out evenly."""
     n, length = _num_zigzag_shards(scope), x_BL.shape[1]
     if length % (2 * n) and n > 1:
         raise LayoutError(

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from models.parts.numbers import check_finite, check_literals, check_within
+from models.parts.numbers import check_finite, check_least, check_literals, check_within, nearest_divisor
 
 Activation = Literal["same", "relu", "gelu", "gelu_tanh", "silu", "clipped_swiglu"]
 Gated = Literal["same", "yes", "no"]
@@ -181,8 +181,7 @@ class Capacity:
         for name in ("factor", "eval_factor"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name}={getattr(self, name)}: must be positive, or 0 to serve every choice")
-        if self.least < 1:
-            raise ValueError(f"least={self.least}: must be 1 or more")
+        check_least(self, 1, "least")
 
     def factor_of(self, router: AnyRouter, training: bool) -> float:
         """Returns the factor in force: expert choice's is part of the model, the others' only bounds their buffers."""
@@ -270,6 +269,7 @@ class MoeConfig:
     """Mixture-of-experts layers. The defaults are GShard's (arXiv 2006.16668); where it is silent, the source is named.
 
     Attributes:
+      router: chooses the experts of a token, or the tokens of an expert.
       group_size: tokens S of a routing group; N / group_size groups are routed independently. GShard gives "one group per
         core", hence 2048 to 8192 tokens; here it belongs to the model, not to the mesh. Groups may span rows, but not where
         rows are dealt out to microbatches, of the step or of a pipeline.
@@ -289,8 +289,7 @@ class MoeConfig:
     leading: int = 0
 
     def __post_init__(self) -> None:
-        if self.every < 1:
-            raise ValueError(f"every={self.every}: must be 1 or more")
+        check_least(self, 1, "every")
         experts, router = self.experts.count, self.router
         if isinstance(router, ExpertChoice) and not self.capacity.factor:
             raise ValueError("capacity.factor=0: of expert choice it is a token's experts on average; the paper's is 2")
@@ -301,8 +300,7 @@ class MoeConfig:
         if (groups := router.groups) is None:
             return
         if experts % groups.count:
-            fits = [n for n in range(1, experts + 1) if experts % n == 0]
-            best = min(fits, key=lambda n: abs(n - groups.count))
+            best = nearest_divisor(experts, groups.count)
             raise ValueError(f"router.groups.count={groups.count}: must divide experts.count={experts}; nearest is {best}")
         if router.choices > experts // groups.count * groups.chosen:
             raise ValueError(

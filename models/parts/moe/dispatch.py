@@ -243,14 +243,12 @@ def gather(x_GTM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.
     Args:
       place_GTK: the places (e * C + c) of each token; E * C where it has fewer than K.
     """
-    del place_GTK
     return _to_slots(x_GTM, token_EGC)
 
 
 @jax.custom_vjp
 def gather_back(y_EGCM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.Array:
     """Returns y_GTM, the sum over each token's slots; arguments as those of `gather`."""
-    del token_EGC
     return jnp.sum(_of_slots(y_EGCM, place_GTK), axis=2)
 
 
@@ -328,11 +326,8 @@ def exchangeable(scope: Component) -> bool:
 
 
 def expert_axes(scope: Component) -> Axes:
-    """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole.
-
-    Raises:
-      LayoutError: tokens for which an all-to-all is not the exchange.
-    """
+    """Returns the mesh axes that tokens cross to reach their experts; none without a mesh, or where experts are whole. Raises
+    LayoutError for tokens for which an all-to-all is not the exchange."""
     rules = scope.layout.resolve(scope.path)
     group, expert, stay = (rules.get(name, ()) for name in ("group", "act_expert", "expert_group"))
     if not expert or scope.mesh is None:

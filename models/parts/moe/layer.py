@@ -13,7 +13,7 @@ from jax.ad_checkpoint import checkpoint_name
 
 from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, FeedForward, dropout, project, split_key
-from models.parts.losses import Loss, Ratio, per
+from models.parts.losses import Loss, Ratio, per, zero_loss
 from models.parts.moe.config import AnyRouter, MoeConfig, TopK
 from models.parts.moe.dispatch import Experts, exchangeable, mixture
 from models.parts.moe.router import Router
@@ -171,15 +171,20 @@ def clipped_swiglu(g: jax.Array, u: jax.Array) -> jax.Array:
     return (u + 1) * g * jax.nn.sigmoid(1.702 * g)
 
 
-def routing_loss(c: MoeConfig, statistics: dict[str, Ratio], total: jax.Array, tower: str) -> Loss:
+def routing_loss(
+    c: MoeConfig | None, statistics: dict[str, Ratio], total: jax.Array, tower: str, dtype: Any = jnp.float32
+) -> Loss:
     """Returns what the MoE layers of a stack add to the loss: each its own balance loss and z-loss (k layers, k terms), or one
-    balance loss of them all (MoeLosses.balance).
+    balance loss of them all (MoeLosses.balance); zero where there are none.
 
     Args:
       statistics: as the layers return them, stacked.
       total: tokens of the whole batch.
       tower: names the stack in the metrics.
+      dtype: of the stack's activations.
     """
+    if c is None:
+        return zero_loss(dtype)
     pooled = jax.tree.map(lambda x: jnp.sum(x, axis=0), statistics)  # over layers
     if c.losses.balance == "pooled":
         loss = pooled_balance_loss(pooled.pop("requested"), pooled.pop("score"))
@@ -217,10 +222,8 @@ def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> Non
         )
 
 
-def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
+def hyperparameters(c: MoeConfig) -> dict[str, Any]:
     """Returns the settings of the mixture by the names that logs of runs have for them (models.family.Family)."""
-    if c is None:
-        return {}
     return {
         "moe_num_experts": c.experts.count,
         "moe_gating": c.router.gating,
@@ -232,10 +235,8 @@ def hyperparameters(c: MoeConfig | None) -> dict[str, Any]:
     }
 
 
-def notes(c: MoeConfig | None, hidden: int, execution: Execution) -> list[str]:
+def notes(c: MoeConfig, hidden: int, execution: Execution) -> list[str]:
     """Lines about the mixture that a run prints when it starts; `hidden` is the experts' H."""
-    if c is None:
-        return []
     hidden, experts, decoders = c.experts.hidden_dim or hidden, c.experts.count, c.decoder_router
     slots = slots_of(c, c.group_size, c.router, training=True)
     decoder = f" ({decoders.gating} in a decoder)" if decoders != c.router else ""

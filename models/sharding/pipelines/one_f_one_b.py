@@ -22,19 +22,9 @@ import jax.numpy as jnp
 from jax import lax
 
 from models.parts.losses import Loss, Totals
-from models.protocol import Batch, Context, HasPrologue, Model, Staged, part_contexts, prologue_contexts
+from models.protocol import Batch, Context, HasPrologue, Model, Staged
 from models.sharding.params import ParamInfo, describe, with_params
-from models.sharding.pipelines.gpipe import (
-    chunks_of,
-    cut,
-    data_axes,
-    inside,
-    map_over_stages,
-    schedule_of,
-    stack_of,
-    stage_axes,
-    take,
-)
+from models.sharding.pipelines import gpipe
 from models.sharding.pipelines.schedule import Schedule
 
 PyTree = Any
@@ -56,7 +46,7 @@ def stage_schedule(info: ParamInfo) -> Schedule | None:
     for path, pipeline in info.scope.layout.pipelines:
         within = info.axes[0] == "layers" and f"{info.scope.path}.".startswith(f"{path}.")
         if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
-            return schedule_of(info.scope.at(path), pipeline, info.shape[0])
+            return gpipe.schedule_of(info.scope.at(path), pipeline, info.shape[0])
     return None
 
 
@@ -78,7 +68,7 @@ def loss_and_gradients(model: Staged, params: PyTree, batch: Batch, totals: Tota
     if not isinstance(model, HasPrologue):
         loss, grads, _ = pipelined({}, context)
         return loss, grads
-    first_context, context = prologue_contexts(context)
+    first_context, context = context.split(2)
 
     def before(params: PyTree) -> tuple[tuple[Batch, jax.Array], Loss]:
         prologue, loss = with_params(model, params).before(batch, first_context, totals)
@@ -121,10 +111,10 @@ class OneFOneB:
 
         def parts(x: jax.Array) -> jax.Array:
             """Splits rows into [m, D, rows, ...]; in a data shard the microbatch is the inner index, so that rows do not move."""
-            return cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data)
+            return gpipe.cut(jnp.moveaxis(x.reshape(run.shards, -1, s.microbatches, *x.shape[1:]), 2, 0), mesh, None, run.data)
 
         batch, prologue = {k: parts(v) for k, v in batch.items()}, {k: parts(v) for k, v in prologue.items()}
-        stack = chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, run.axes)
+        stack = gpipe.chunks_of({k: v for k, v in flat.items() if k in run.stack}, s, mesh, run.axes)
         outer = {k: v for k, v in flat.items() if k not in run.stack}
         return cls(run, batch, prologue, context.keys(s.microbatches), stack, outer)
 
@@ -151,7 +141,7 @@ class OneFOneB:
         active, c, i = s.forward(t, s.stages - 1)
 
         def leave() -> tuple[Loss, Flat, PyTree]:
-            (_, loss), (d_outer, dy) = self.run.leave(self.outer, y, {k: take(v, i) for k, v in self.batch.items()})
+            (_, loss), (d_outer, dy) = self.run.leave(self.outer, y, {k: gpipe.take(v, i) for k, v in self.batch.items()})
             return (*jax.tree.map(jnp.add, (carry.loss, carry.outer), (loss, d_outer)), dy)
 
         unchanged = carry.loss, carry.outer, jax.tree.map(jnp.zeros_like, y)
@@ -161,7 +151,7 @@ class OneFOneB:
     def backward(self, carry: "_Backward", stash: PyTree, dy_last: PyTree, t: jax.Array) -> "_Backward":
         """Runs a tick's backward passes; returns the state after them."""
         run, s = self.run, self.run.schedule
-        pick, put = map_over_stages(take, run.mesh, run.axes), map_over_stages(_add_at, run.mesh, run.axes)
+        pick, put = gpipe.map_over_stages(gpipe.take, run.mesh, run.axes), gpipe.map_over_stages(_add_at, run.mesh, run.axes)
         active, c, i = s.backward(t, self._stage)
         works, c_first, i_first = s.backward(t, 0)
         ends = works & (c_first == 0)
@@ -209,7 +199,7 @@ class OneFOneB:
         b, _ = lax.scan(cool, b, ticks[s.ticks :])
 
         # Sums over data shards, once.
-        grads = stack_of({k: jnp.sum(g, axis=2) for k, g in b.chunks.items()})
+        grads = gpipe.stack_of({k: jnp.sum(g, axis=2) for k, g in b.chunks.items()})
         grads |= {k: jnp.sum(g, axis=0) for k, g in b.outer.items()}
         passing = jax.tree.map(lambda x: jnp.sum(x, axis=(0, 1)), f.loss)
         d_prologue = {k: jnp.moveaxis(g, 0, 2).reshape(-1, *g.shape[3:]) for k, g in b.prologue.items()}
@@ -220,7 +210,7 @@ class OneFOneB:
         run, s = self.run, self.run.schedule
         x = jax.tree.map(lambda x: jnp.zeros((s.stages, *x.shape), x.dtype), self._entering())
         stash = jax.tree.map(
-            lambda x: cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), run.mesh, run.axes, None, run.data), x
+            lambda x: gpipe.cut(jnp.zeros((s.stages, s.ring, *x.shape[1:]), x.dtype), run.mesh, run.axes, None, run.data), x
         )
         at = jnp.zeros(s.stages, int)
         part = jax.tree.map(lambda v: v[0], self.batch)
@@ -251,15 +241,15 @@ class OneFOneB:
 
     def _for_first(self, i: jax.Array) -> tuple[Batch, Batch, jax.Array]:
         """Returns microbatch i as the first stage reads it: (the prologue's arrays, inputs, keys)."""
-        part = {k: take(v, i) for k, v in self.batch.items()}
-        return {k: take(v, i) for k, v in self.prologue.items()}, part, self.run.keys(self.keys_m[i])
+        part = {k: gpipe.take(v, i) for k, v in self.batch.items()}
+        return {k: gpipe.take(v, i) for k, v in self.prologue.items()}, part, self.run.keys(self.keys_m[i])
 
     def _for_stages(self, c: jax.Array, i: jax.Array) -> tuple[PyTree, Batch, LayerInputs]:
         """Returns (weights, inputs, keys) of each stage's chunk c [p] and microbatch i [p]."""
         run = self.run
-        pick = map_over_stages(take, run.mesh, run.axes)
+        pick = gpipe.map_over_stages(gpipe.take, run.mesh, run.axes)
         # Cut over stages and data shards only: the residual stream's cut would have to be undone in every layer.
-        part = {k: cut(v[i], run.mesh, run.axes, run.data, *(None,) * (v.ndim - 2)) for k, v in self.batch.items()}
+        part = {k: gpipe.cut(v[i], run.mesh, run.axes, run.data, *(None,) * (v.ndim - 2)) for k, v in self.batch.items()}
         keys = jax.vmap(run.layer_keys)(self.keys_m[i], c, self._stage)
         return {k: pick(w, c) for k, w in self.chunks.items()}, part, keys
 
@@ -307,15 +297,15 @@ class _Microbatch:
         scope = model.scope / model.stack_name
         layout, pipeline = scope.layout, scope.layout.pipeline(scope.path)
         assert pipeline is not None
-        self.mesh, self.axes, self.data = scope.mesh, stage_axes(scope), data_axes(scope)
+        self.mesh, self.axes, self.data = scope.mesh, gpipe.stage_axes(scope), gpipe.data_axes(scope)
         self.shards = layout.num_shards(self.data)
-        inner_scope = dataclasses.replace(model.scope, layout=inside(scope, self.data))
+        inner_scope = dataclasses.replace(model.scope, layout=gpipe.inside(scope, self.data))
         make: Any = type(model)
         inner: Any = jax.eval_shape(lambda key: make(model.c, key, inner_scope), jax.random.key(0))
         infos = {info.name: info for info in describe(inner)}
         self.stack = {k: v for k, v in infos.items() if k.startswith(f"{model.stack_name}.")}
         self._infos, self._layers = infos, next(iter(self.stack.values())).shape[0]
-        self.schedule = schedule_of(scope, pipeline, self._layers)
+        self.schedule = gpipe.schedule_of(scope, pipeline, self._layers)
         self._inner, self._totals, self._context = inner, totals, context
         over_shards = functools.partial(jax.vmap, spmd_axis_name=self.data or None)
         over_stages = functools.partial(jax.vmap, spmd_axis_name=self.axes)
@@ -342,7 +332,7 @@ class _Microbatch:
 
     def _enter(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array) -> PyTree:
         """Returns the input of the first layer."""
-        return self._residual(self._outer(outer).embed(part | prologue, part_contexts(self._with_key(key))[0]))
+        return self._residual(self._outer(outer).embed(part | prologue, self._with_key(key).split(2)[0]))
 
     def _enter_back(self, outer: Flat, prologue: Batch, part: Batch, key: jax.Array, dx: PyTree) -> tuple[Flat, Batch]:
         """Returns the gradients of parameters and prologue from those of the first layer's input."""
@@ -375,7 +365,7 @@ class _Microbatch:
 
     def place(self, tree: PyTree) -> PyTree:
         """Constrains arrays [p, D, ...] to the devices of their stages and data shards."""
-        return jax.tree.map(lambda x: cut(x, self.mesh, self.axes, self.data), tree)
+        return jax.tree.map(lambda x: gpipe.cut(x, self.mesh, self.axes, self.data), tree)
 
     def keys(self, key: jax.Array) -> jax.Array:
         """Returns keys [D], one for each data shard of a microbatch."""
@@ -384,18 +374,18 @@ class _Microbatch:
     def layer_keys(self, key: jax.Array, chunk: jax.Array, stage: jax.Array) -> LayerInputs:
         """Returns (keys, numbers) [D, n] of the layers of a chunk."""
         s = self.schedule
-        all_keys = jax.vmap(lambda key: part_contexts(self._with_key(key))[1].keys(self._layers))(self.keys(key))
+        all_keys = jax.vmap(lambda key: self._with_key(key).split(2)[1].keys(self._layers))(self.keys(key))
         numbers = jnp.broadcast_to(jnp.arange(self._layers, dtype=jnp.int32), all_keys.shape)
         chosen = [x.reshape(self.shards, s.chunks, s.stages, -1)[:, chunk, stage] for x in (all_keys, numbers)]
         return chosen[0], chosen[1]
 
     def place_sum(self, name: str, x: jax.Array) -> jax.Array:
         """Constrains gradient sums [p, v, D, n, ...] of a stack's parameter to its cut, each data shard's to its own devices."""
-        return cut(x, self.mesh, self.axes, None, self.data, None, *self._infos[name].spec()[1:])
+        return gpipe.cut(x, self.mesh, self.axes, None, self.data, None, *self._infos[name].spec()[1:])
 
     def place_outer(self, name: str, x: jax.Array) -> jax.Array:
         """Constrains gradient sums [D, ...] of any other parameter in the same way."""
-        return cut(x, self.mesh, self.data, *self._infos[name].spec())
+        return gpipe.cut(x, self.mesh, self.data, *self._infos[name].spec())
 
 
 def _like(active: jax.Array, x: jax.Array) -> jax.Array:

@@ -1,12 +1,9 @@
 """Ways to cut the toy model over a mesh."""
 
-from models.sharding.layout import Layout, rules
+from models.sharding.layout import rules
 from models.sharding.layouts import Recipe, data_parallel, table
 
+spatial = Recipe("spatial", rules(batch="data", height="rows"), ("data", "rows"))
+"""Grids over x, and their rows over y: convolutions exchange the rows at the edges."""
 
-def spatial(x: int, y: int) -> Layout:
-    """Grids over x, and their rows over y: convolutions exchange the rows at the edges."""
-    return Layout(name="spatial", mesh=(("data", x), ("rows", y)), rules=rules(batch="data", height="rows"))
-
-
-LAYOUTS = table(Recipe(data_parallel), Recipe(spatial, ("data", "rows")))
+LAYOUTS = table(data_parallel, spatial)

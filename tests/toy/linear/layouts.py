@@ -1,5 +1,5 @@
 """Ways to cut the linear classifier over a mesh."""
 
-from models.sharding.layouts import Recipe, data_parallel, table
+from models.sharding.layouts import data_parallel, table
 
-LAYOUTS = table(Recipe(data_parallel))
+LAYOUTS = table(data_parallel)

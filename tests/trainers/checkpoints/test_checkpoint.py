@@ -1,5 +1,6 @@
 """Tests of which checkpoints stay, and which are believed. Whole runs that resume are in test_trainer.py."""
 
+import contextlib
 import dataclasses
 import errno
 import json
@@ -13,6 +14,7 @@ import pytest
 
 from configs import registry
 from configs.registry import ConfigError
+from data import progress
 from models.errors import UserError
 from tests.helpers.runs import kept
 from trainers import runlog, state
@@ -343,3 +345,23 @@ def test_a_run_without_a_checkpoint_says_what_is_the_case(saved, tmp_path):
         checkpoint.read_params(saved, 9)
     with pytest.raises(CheckpointError, match=r"no checkpoints in .*a run writes them under"):
         checkpoint.read_params(tmp_path / "elsewhere")
+
+
+def test_the_writing_of_the_last_checkpoint_is_shown(tmp_path, p, fresh, monkeypatch):
+    """A save that the end of a run waits for has a bar; one in the middle of it has none."""
+    shown = []
+
+    @contextlib.contextmanager
+    def bar(what: str, total: float, unit: str):
+        shown.append((what, total, unit))
+        yield lambda amount: None
+
+    monkeypatch.setattr(progress, "bar", bar)
+    monkeypatch.setattr(progress, "shown", lambda: True)
+    checkpoints = open_checkpoints(tmp_path, p)
+    save(checkpoints, p, fresh, 1)
+    assert not shown
+    checkpoints.save(p, dataclasses.replace(fresh, step=jnp.full_like(fresh.step, 2)), "fingerprint", final=True)
+    ((what, total, unit),) = shown
+    assert (what, unit) == ("saving checkpoint 2", "B") and total == sum(x.nbytes for x in jax.tree.leaves(fresh))
+    checkpoints.close()

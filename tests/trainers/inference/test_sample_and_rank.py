@@ -13,6 +13,7 @@ from data.lamda.prompt_format import prompt
 from data.vocabularies.tokenizers import Tokenizer
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
+from trainers.inference import generation
 from trainers.inference.forms import RatedForm, form_of
 from trainers.inference.generation import Generate, Generator
 from trainers.inference.sample_and_rank import Candidate, Responder, good_enough
@@ -77,9 +78,10 @@ def test_texts_are_emitted_as_they_grow(rating):
 
 
 def test_a_prompt_that_begins_with_a_reply_is_read_on(rating, monkeypatch):
-    """What the cache has is not read again, and the sample is that of the whole prompt; another prompt, a long one and one
+    """The cache is not read again, and the sample is that of the whole prompt; another prompt, a long one and one
     without room behind the cache are read anew."""
     model, params, form = rating
+    monkeypatch.setattr(generation, "_ALONE", 8)
     config = Generate(tokens=6, batch_size=1, length=64)
     kept = Generator(model, dataclasses.replace(config, kept=20), form.vocabulary, lambda text: None)
     anew = Generator(model, config, form.vocabulary)
