@@ -30,7 +30,7 @@ _FORMS = (".csv", ".tsv", ".jsonl", *tables.FORMS)  # of a folder's tables calle
 
 @dataclasses.dataclass(frozen=True)
 class Form:
-    """The form of what a row may have, pictures or sounds.
+    """The columns that may hold one thing of a row, such as its picture or its text.
 
     Attributes:
       columns: columns that may hold it, the first that a row has.

@@ -326,7 +326,7 @@ def test_files_that_are_missing_or_no_pictures_are_left_out(folder, tmp_path):
 
 
 def test_contents_of_a_table_are_kept_in_a_file(tmp_path):
-    """What lies in a table is read again from a file without a name, in any order, and nothing is left behind."""
+    """Contents are read again from a file without a name, in any order, and nothing is left behind."""
     store = media.Store(tmp_path)
     readers = [store.add(bytes([n]) * n) for n in range(5)]
     assert [readers[n]() for n in (4, 0, 2)] == [b"\4" * 4, b"", b"\2\2"]
