@@ -125,7 +125,7 @@ def test_zigzag_order_halves_the_work():
     flops = {}
     for make in (context_ring, context_ring_balanced):
         cost = program(make(1, PIECES), 256, 512).cost_analysis()
-        flops[make.__name__] = cost and cost["flops"]
+        flops[make.name] = cost and cost["flops"]
     assert flops["context_ring_balanced"] / flops["context_ring"] == pytest.approx(1.25 / 2, rel=0.02)
 
 
