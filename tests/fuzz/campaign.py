@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from data import kinds
 from data.packages.fetch import FetchError
 from data.paths import ROOT
 from models.errors import UserError
@@ -148,6 +149,7 @@ def _work(reader: Reader, room: Path, first: int, end: int, seed: int, limits: L
     shutil.copytree(room / "sample", target)
     for _ in range(2):
         reader.read(target)
+    kinds.prepared()  # a mutation may name any kind of data, whose modules define dataclasses, and so run code, when they are imported
     escapes: list[str] = []
     _watch((room / "target", room / "data"), escapes, reader.compiles)
     start = _status("VmSize")
