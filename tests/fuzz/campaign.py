@@ -149,7 +149,7 @@ def _work(reader: Reader, room: Path, first: int, end: int, seed: int, limits: L
     shutil.copytree(room / "sample", target)
     for _ in range(2):
         reader.read(target)
-    kinds.prepared()  # a mutation may name any kind of data, whose modules define dataclasses, and so run code, when they are imported
+    kinds.prepared()  # a mutation may name any kind of data, whose modules define classes, which is code that runs
     escapes: list[str] = []
     _watch((room / "target", room / "data"), escapes, reader.compiles)
     start = _status("VmSize")
