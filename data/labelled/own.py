@@ -48,7 +48,7 @@ class Fields:
 
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a source: a table's, or those in the form of CoNLL."""
-    return tables.files(source) or [TableFile(file) for file in tables.listed(source, CONLL.__contains__)]
+    return tables.files(source) or tables.with_splits(source, tables.listed(source, CONLL.__contains__))
 
 
 def fields_of(source: str | Path, columns: Mapping[str, str]) -> Fields | None:
@@ -86,7 +86,7 @@ def reader(fields: Fields, columns: Mapping[str, str]) -> Callable[[TableFile], 
 
 def _entries(fields: Fields, columns: Mapping[str, str], file: TableFile) -> Iterator[Entry]:
     example_of = {"classification": _classified, "tagging": _tagged, "span": _answered, "pair": _paired}[fields.form]
-    rows = _sentences(file.path) if tables.form_of(file.path) in CONLL else tables.rows_of(file, columns)
+    rows = _sentences(file) if tables.form_of(file.path) in CONLL else tables.rows_of(file, columns)
     for whole in rows:
         split, why = own.given_split(whole)
         for row in _questions(whole) if "paragraphs" in fields.columns else (whole,):
@@ -177,18 +177,24 @@ def _questions(row: Row) -> Iterator[Row]:
                 yield inner
 
 
-def _sentences(path: Path) -> Iterator[Row]:
+def _sentences(file: TableFile) -> Iterator[Row]:
     """Yields the sentences of a file in the form of CoNLL: words and tags; of Universal Dependencies, the parts of speech."""
-    word, tag = (1, 3) if tables.form_of(path) == ".conllu" else (0, -1)
-    row = Row(words=[], tags=[])
+    path, word, tag = file.path, *((1, 3) if tables.form_of(file.path) == ".conllu" else (0, -1))
+
+    def empty() -> Row:
+        return Row({"words": [], "tags": []} | ({tables.SPLIT: file.split} if file.split else {}))
+
+    row = empty()
     for number, line in untrusted.lines(path, DataError):
         columns = line.split("\t") if "\t" in line else line.split()
         if not line.strip():
             if row["words"]:
                 yield row
-            row = Row(words=[], tags=[])
+            row = empty()
             continue
-        if line.startswith(("-DOCSTART-", "# ")) or (tag == 3 and not columns[0].isdecimal()):
+        # Comments stand before a sentence; among its words, the sign is one of them.
+        is_comment = line.startswith("# ") and not row["words"]
+        if is_comment or line.startswith("-DOCSTART-") or (tag == 3 and not columns[0].isdecimal()):
             continue  # Universal Dependencies number joined words "3-4" and words that are not written "3.1"
         if len(columns) <= max(word, tag, 1):
             raise DataError(f"{path}, line {number}: {len(columns)} columns; expected a word and its tag")

@@ -174,6 +174,33 @@ def test_given_splits_are_obeyed_and_a_missing_one_is_drawn(tmp_path, vocabulary
     )
 
 
+@pytest.mark.parametrize("rows", [SCORES, HF_QUESTIONS], ids=["scores", "questions"])
+def test_a_copy_with_another_answer_is_not_trained_on(tmp_path, vocabulary, rows):
+    """What a model is given is held out, whatever the score, the name or the answer that it has elsewhere."""
+    there = [{**row, "split": "test" if n < 9 else "train"} for n, row in enumerate(rows)]
+    other = {"score": 3.25} if "score" in rows[0] else {"id": "again", "answers": {"text": ["it"], "answer_start": [0]}}
+    cache, _ = rows_of(tmp_path, [*there, {**there[0], **other, "split": "train"}], vocabulary)
+    assert read_manifest(cache)["left_out"] == 1
+    assert sum(1 for _ in examples(cache, "test")) == 9
+
+
+@pytest.mark.parametrize(("ending", "text"), [("conll", CONLL), ("conllu", UD)])
+def test_files_of_tagged_words_are_in_the_splits_that_they_are_named_for(tmp_path, ending, text):
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"en-ud-{split}.{ending}").write_text(text)
+    assert (fields := own.fields_of(tmp_path, {}))
+    read = own.reader(fields, {})
+    splits = [{entry.split for entry in read(file)} for file in own.files(tmp_path)]
+    assert splits == [{"validation"}, {"test"}, {"train"}]
+
+
+def test_a_word_may_be_the_sign_with_which_comments_begin(tmp_path):
+    (tmp_path / "a.conll").write_text("# sentence 1\npaid x O\n# x B\n5 x I\n")
+    assert (fields := own.fields_of(tmp_path / "a.conll", {}))
+    (entry,) = own.reader(fields, {})(own.files(tmp_path / "a.conll")[0])
+    assert entry.example == {"words": ["paid", "#", "5"], "tags": ["O", "B", "I"]}
+
+
 def test_columns_are_mapped(tmp_path, vocabulary):
     rows = [{"body": row["text"], "topic": row["label"], "text": "another"} for row in CLASSES]
     cache, _ = rows_of(tmp_path, rows, vocabulary, columns="text=body,label=topic")
@@ -192,6 +219,10 @@ def test_columns_are_mapped(tmp_path, vocabulary):
             "more than 10,000 different labels; take the column as a score",
         ),
         ([{"text": "", "label": "x"}], r"no example can be used; rows\.jsonl, row 1: no text"),
+        (
+            [{"text": f"{n} {n}", "label": n, "split": "dev"} for n in range(9)],
+            "no row is of the split 'train', but of 'validation'",
+        ),
         ([{"text": "a", "label": "x", "split": "test"}, {"text": "b", "label": "x"}], "row 2: no split, which 1 other rows have"),
     ],
 )
