@@ -188,7 +188,8 @@ def test_a_copy_with_another_answer_is_not_trained_on(tmp_path, vocabulary, rows
 def test_files_of_tagged_words_are_in_the_splits_that_they_are_named_for(tmp_path, ending, text):
     for split in ("train", "dev", "test"):
         (tmp_path / f"en-ud-{split}.{ending}").write_text(text)
-    assert (fields := own.fields_of(tmp_path, {}))
+    fields = own.fields_of(tmp_path, {})
+    assert fields
     read = own.reader(fields, {})
     splits = [{entry.split for entry in read(file)} for file in own.files(tmp_path)]
     assert splits == [{"validation"}, {"test"}, {"train"}]
@@ -196,7 +197,8 @@ def test_files_of_tagged_words_are_in_the_splits_that_they_are_named_for(tmp_pat
 
 def test_a_word_may_be_the_sign_with_which_comments_begin(tmp_path):
     (tmp_path / "a.conll").write_text("# sentence 1\npaid x O\n# x B\n5 x I\n")
-    assert (fields := own.fields_of(tmp_path / "a.conll", {}))
+    fields = own.fields_of(tmp_path / "a.conll", {})
+    assert fields
     (entry,) = own.reader(fields, {})(own.files(tmp_path / "a.conll")[0])
     assert entry.example == {"words": ["paid", "#", "5"], "tags": ["O", "B", "I"]}
 
