@@ -35,6 +35,7 @@ _LABELS, _SCORES = ("label", "labels", "class", "category"), ("score", "similari
 _WORDS, _TAGS = ("words", "tokens"), ("tags", "ner_tags", "pos_tags", "upos")
 _ANSWERS = ("answers", "answer")
 _MOST_LABELS = 10_000
+_DIGITS = 100  # from which on a label of digits is a name: Python reads no number of thousands
 _BINS = 21  # labels that stand for scores, as T5 reads STS-B's (arXiv 1910.10683, section 2.4)
 
 
@@ -101,12 +102,12 @@ def _entries(fields: Fields, columns: Mapping[str, str], file: TableFile) -> Ite
 
 
 def label_of(value: Any) -> str:
-    """Returns a label as a text, "3" of 3.0 and "true" of True; raises ValueError if it is none: empty, or -1."""
+    """Returns a label as a text, "3" of 3.0 and "true" of True; raises ValueError if it is none: empty, -1, or NaN."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    text = "" if value is None or value == -1 or isinstance(value, list | dict) else str(value).strip()
+    text = "" if value is None or value == -1 or value != value or isinstance(value, list | dict) else str(value).strip()
     if not text:
         raise ValueError("no label")
     return text
@@ -244,7 +245,7 @@ class Labels:
             return [f"{value:.6g}" for value in self.values]
         if len(self._names) == 1:
             raise DataError(f"all {self._examples:,} examples have the label {shortened(min(self._names))!r}")
-        numbers = all(name.removeprefix("-").isdecimal() for name in self._names)
+        numbers = all(len(name) < _DIGITS and name.removeprefix("-").isdecimal() for name in self._names)
         return sorted(self._names, key=int) if numbers else sorted(self._names)
 
 

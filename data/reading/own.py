@@ -123,8 +123,8 @@ def divided(
 
 
 def text_of(value: Any, name: str) -> str:
-    """Returns a value as a text; raises ValueError if it is none, or is blank, or holds half a character."""
-    text = "" if value is None else str(value)
+    """Returns a value as a text; raises ValueError if it is none, as NaN is, or is blank, or holds half a character."""
+    text = "" if value is None or value != value else str(value)
     if not text.strip():
         raise ValueError(f"no {name}")
     try:

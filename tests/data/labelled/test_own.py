@@ -145,9 +145,13 @@ def rows_of(tmp_path, rows, vocabulary, **fields):
 
 def test_what_cannot_be_used_is_counted_and_named(tmp_path, vocabulary):
     bad = [{"text": "", "label": "good"}, {"text": "a cat", "label": None}, {"text": "\ud800", "label": "bad"}]
+    bad += [
+        {"text": "a cat", "label": float("nan")},
+        {"text": float("nan"), "label": "bad"},
+    ]  # as data frames write what they lack
     cache, lines = rows_of(tmp_path, [*CLASSES, *bad], vocabulary)
-    assert read_manifest(cache)["left_out"] == 3
-    assert "the source: 3 of 43 examples left out; rows.jsonl, row 41: no text" in lines
+    assert read_manifest(cache)["left_out"] == 5
+    assert "the source: 5 of 45 examples left out; rows.jsonl, row 41: no text" in lines
 
 
 def test_equal_texts_stay_together_and_a_group_does(tmp_path, vocabulary):
@@ -239,6 +243,14 @@ def test_a_vocabulary_without_marks_is_refused(tmp_path, vocabulary):
     train_bpe([" ".join(WORDS)] * 9, tmp_path / "tokenizer.json", 270)
     with pytest.raises(VocabularyError, match=r"needs a vocabulary with \[CLS\], \[SEP\] and \[UNK\]"):
         rows_of(tmp_path, CLASSES, tmp_path)
+
+
+@pytest.mark.parametrize(("given", "names"), [((10, 9, -1), ["-1", "9", "10"]), ((2, "1" * 5000), ["1" * 5000, "2"])])
+def test_numbers_are_in_the_order_of_their_size(given, names):
+    labels = own.Labels()
+    for label in given:
+        labels.add({"label": str(label)})
+    assert labels.names() == names
 
 
 def test_scores_become_the_nearest_of_21_labels():
