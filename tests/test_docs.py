@@ -1,5 +1,8 @@
-"""Links between documents: the file that a link names is there, and so is the heading behind its `#`. Nothing is fetched."""
+"""Links between documents: the file that a link names is there, and so is the heading behind its `#`. Nothing is fetched.
+The names of code in docs/ADD_A_MODEL.md exist."""
 
+import ast
+import functools
 import re
 from pathlib import Path
 
@@ -59,3 +62,52 @@ def test_what_leads_nowhere_is_noticed(tmp_path):
         "    g[0](no.md)\n\n[1](none.md) [2](b.md#again-2) [3](#bottom) ![4](none.png)\n"
     )
     assert broken(page) == ["none.md", "b.md#again-2", "#bottom", "none.png"]
+
+
+@functools.cache
+def code() -> tuple[frozenset[str], frozenset[tuple[str, ...]]]:
+    """Returns all words of the code, and (name, parameters...) of each function in data/ and models/."""
+    words, signatures = set[str](), set[tuple[str, ...]]()
+    for folder in ("configs", "data", "models", "scripts", "tests/toy", "trainers"):
+        for path in (ROOT / folder).rglob("*.py"):
+            text = path.read_text()
+            words |= set(re.findall(r"\w+", text)) | {path.stem}
+            for node in ast.walk(ast.parse(text)) if folder in ("data", "models") else ():
+                if isinstance(node, ast.FunctionDef):
+                    names = (a.arg for a in node.args.args if a.arg not in ("self", "cls"))
+                    signatures.add((node.name, *names))
+    return frozenset(words), frozenset(signatures)
+
+
+def unknown(text: str) -> list[str]:
+    """Returns the names in a page's code that the project does not have, the calls in it that are no function's, and the paths of
+    Python files and folders that are not there."""
+    words, signatures = code()
+    spans = re.findall(r"`([^`\n]+)`", text)
+    top, wrong = r"(?:configs|data|models|scripts|tests|trainers)", list[str]()
+    for span in [*spans, *re.findall(r"(?m)^ {4,}(?![ |\d-])(.*)$", text)]:
+        other = (
+            rf'#.*|"[^"]*"|\b(?:my_\w+|[A-Z]+(?=[:/.])|\d\w*|{top}/[\w/.]*)'  # comments, strings, placeholders, numbers, paths
+        )
+        wrong += [name for name in re.findall(r"\w\w+", re.sub(other, "", span)) if name not in words]
+    for span in spans:
+        if call := re.fullmatch(r"(\w+)\(([\w, ]*)\)", span):
+            given = (call[1], *re.findall(r"\w+", call[2]))
+            wrong += [span] * (given not in signatures)
+    paths = re.findall(rf"(?<![\w/.]){top}/(?:[\w/]+\.py\b|[\w/]*/(?=[`\s)]))", text)
+    return wrong + [path for path in paths if not (ROOT / path).exists()]
+
+
+def test_the_contracts_are_described_by_names_that_exist():
+    """Every name, call and path in docs/ADD_A_MODEL.md, which quotes classes, methods, fields and files."""
+    assert unknown((ROOT / "docs" / "ADD_A_MODEL.md").read_text()) == []
+
+
+def test_names_that_do_not_exist_are_noticed():
+    """A name, in a sentence and in a block; a call without one of its parameters; a file and a folder."""
+    good = (
+        "`stack_modules`, `from_source(source, columns)`, `data.task.Task.sizes`, data/task.py and `tests/toy/`.\n\n    scan(x)\n"
+    )
+    assert unknown(good) == []
+    bad = "`stack_modulos`, `from_source(source)`, data/tusk.py and `tests/toys/`.\n\n    scam(x)\n"
+    assert unknown(bad) == ["stack_modulos", "scam", "from_source(source)", "data/tusk.py", "tests/toys/"]

@@ -177,7 +177,7 @@ class OwnTranslationMaker(OwnMaker[OwnTranslationCache]):
             try:
                 train(sample, self.folder / f"{name}.model", size=size, tags=self.languages if name == "source" else ())
             except ValueError as problem:
-                raise DataError(f"{self.name}: {problem} (--{name}-vocabulary)") from None
+                raise DataError(f"{self.name}: {problem} (--{name}-vocabulary, or a translator's by --vocabulary)") from None
 
     def _sample(self, lang: str, most: int) -> list[dict[str, str]]:
         """Returns at most so many training pairs of a language, drawn at random in one pass."""

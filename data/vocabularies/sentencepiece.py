@@ -130,8 +130,8 @@ def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] 
     """
     lines = list(lines)
     reserved = 3 + 256 + len(tags)
-    if size < reserved + _LEAST_PIECES:
-        least = reserved + _LEAST_PIECES
+    least = reserved + _LEAST_PIECES
+    if size < least:
         raise ValueError(f"vocabulary of {size} is too small: {reserved} ids are reserved, take at least {least}")
     alphabet = int(_ALPHABET_SHARE * (size - reserved))
     model = io.BytesIO()  # not a file: SentencePiece would write its name, a temporary one, into the model
@@ -154,6 +154,9 @@ def train(lines: Iterable[str], path: Path, *, size: int, tags: Collection[str] 
         )
     except (RuntimeError, OSError) as error:
         most = re.search(r"<= (\d+)", str(error))
+        if most and int(most[1]) < least:
+            words = "have too few different words for a vocabulary of their own"
+            raise ValueError(f"these {len(lines)} lines {words}, which has at least {least} ids: add text") from None
         reason = f"take at most {most[1]}" if most else str(error).splitlines()[-1].strip()
         raise ValueError(f"vocabulary of {size} is too large for these {len(lines)} lines: {reason}") from None
     with paths.scratch(path) as folder:

@@ -1,3 +1,5 @@
+import shutil
+
 import numpy as np
 import pytest
 
@@ -38,9 +40,17 @@ def test_tags_are_not_found_in_text(vocabulary):
 
 
 def test_too_large_a_vocabulary_gives_one_line(tmp_path):
-    """A size that the text can't fill is refused in one line with the largest that it can, and leaves no file."""
-    with pytest.raises(ValueError, match=r"^vocabulary of 5000 is too large for these 2 lines: take at most \d+$"):
-        sentencepiece.train(["some words", "other words"], tmp_path / "some.model", size=5000)
+    """A size that the text can't fill is refused in one line with the largest that it can, and leaves no file; that size can be
+    taken. A text that fills no vocabulary at all is refused with no size."""
+    with pytest.raises(ValueError, match=r"^vocabulary of 5000 is too large for these \d+ lines: take at most \d+$") as error:
+        sentencepiece.train(WORDS * 4, tmp_path / "some.model", size=5000)
+    most = int(str(error.value).split()[-1])
+    sentencepiece.train(WORDS * 4, tmp_path / "most" / "some.model", size=most)
+    assert sentencepiece.Vocabulary(tmp_path / "most" / "some.model").size == most
+    shutil.rmtree(tmp_path / "most")
+    for train, size in ((sentencepiece.train, 5000), (sentencepiece.train_at_most, 4096), (sentencepiece.train, 330)):
+        with pytest.raises(ValueError, match="^these 2 lines have too few different words .* at least 323 ids: add text$"):
+            train(["some words", "other words"], tmp_path / "some.model", size=size)
     with pytest.raises(ValueError, match="vocabulary of 300 is too small"):
         sentencepiece.train(["some words"], tmp_path / "some.model", size=300)
     assert not list(tmp_path.iterdir())
