@@ -132,8 +132,9 @@ def _module(path: Path) -> types.ModuleType:
     known = {*FAMILIES}, {*KINDS}
     with _one_line(path):
         spec = importlib.util.find_spec(name)
-        if spec is None or not spec.origin or not path.samefile(spec.origin):
-            other = spec.origin if spec and spec.origin else "of Python's own"
+        origin = spec.origin if spec and spec.has_location else None
+        if not origin or not path.samefile(origin):
+            other = origin or "of Python's own"
             raise FileError(f"{path}: there is another module {name!r} ({other}); rename the file")
         loaded = importlib.import_module(name)
         _note(path, FAMILIES.keys() - known[0], KINDS.keys() - known[1])

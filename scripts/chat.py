@@ -21,6 +21,7 @@ calculator and, after `python -m scripts.prepare_data reference`, a dictionary, 
 """
 
 import argparse
+import io
 import itertools
 import json
 import sys
@@ -170,7 +171,12 @@ def shortened(left_out: int, room: int) -> list[str]:
 
 
 def lines() -> Iterator[str]:
-    """Yields the user's lines, without empty ones; those that are not typed at a terminal are printed, as a transcript."""
+    """Yields the user's lines, without empty ones; those that are not typed at a terminal are printed, as a transcript.
+
+    Bytes that are no UTF-8 are U+FFFD.
+    """
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        sys.stdin.reconfigure(errors="replace")
     typed = sys.stdin.isatty()
     while True:
         try:

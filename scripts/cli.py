@@ -115,7 +115,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
         e = dataclasses.replace(e, layout=named_layout(e, args.layout))
     e = synthetic(e) if args.synthetic else e
     changed = override(e, list(overrides), options=vars(args))
-    for note in schedule_notes(e, changed, overrides):
+    for note in [] if args.tiny else schedule_notes(e, changed, overrides):
         print(note, file=sys.stderr)
     return from_data.taken(changed, e, overrides)
 

@@ -22,6 +22,7 @@ from models.families import FAMILIES
 from scripts import cli
 
 SKELETONS = Path(__file__).parent / "skeletons"
+_IMPORTED = ("Experiment", "registry")  # by the file of an experiment, whose function would hide them
 
 
 def experiment(name: str, like: str) -> str:
@@ -57,7 +58,7 @@ def check_name(name: str) -> None:
     for path in (Path(name), Path(f"{name}.py")):
         if path.exists() or path.is_symlink():
             raise ConfigError(f"{path} exists, and nothing is replaced: choose another name, or move it away")
-    if name in (*FAMILIES, *KINDS) or importlib.util.find_spec(name):
+    if name in (*FAMILIES, *KINDS, *_IMPORTED) or importlib.util.find_spec(name):
         raise ConfigError(f"{name!r} is the name of another module, family or kind of data: choose another one")
 
 

@@ -22,7 +22,7 @@ from data.config import TableCache
 from data.lamda import conversations
 from data.packages import chitchat
 from data.packages.locations import Location, PackageSource
-from data.reading import media, tables
+from data.reading import media, own, tables
 from data.task import DataError
 from models.errors import nearest, shortened
 
@@ -71,15 +71,17 @@ def read(path: Path, columns: str = "") -> Iterator[Record]:
     """Yields the conversations or preference pairs of a file, a folder or a pattern.
 
     Raises:
-      DataError: a row is neither; the message names it.
+      DataError: a row is neither, or its split is unknown; the message names it.
     """
     renamed = tables.columns_of(columns)
     for table in tables.files(path):
         nullable = tables.form_of(table.path) not in _JSON
         for row in tables.rows_of(table, renamed):
             try:
-                split = tables.split_of(row)
-                yield _record(_without_nulls(row) if nullable else row) | ({"split": split} if split in tables.SPLITS else {})
+                split, why = own.given_split(row)
+                if why:
+                    raise DataError(why)
+                yield _record(_without_nulls(row) if nullable else row) | ({"split": split} if split else {})
             except ValueError as error:
                 raise DataError(f"{row.place}: {shortened(str(error), 200)}") from None
 

@@ -35,6 +35,7 @@ _LABELS, _SCORES = ("label", "labels", "class", "category"), ("score", "similari
 _WORDS, _TAGS = ("words", "tokens"), ("tags", "ner_tags", "pos_tags", "upos")
 _ANSWERS = ("answers", "answer")
 _MOST_LABELS = 10_000
+_DIGITS = 100  # from which on a label of digits is a name: Python reads no number of thousands
 _BINS = 21  # labels that stand for scores, as T5 reads STS-B's (arXiv 1910.10683, section 2.4)
 
 
@@ -48,7 +49,7 @@ class Fields:
 
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a source: a table's, or those in the form of CoNLL."""
-    return tables.files(source) or [TableFile(file) for file in tables.listed(source, CONLL.__contains__)]
+    return tables.files(source) or tables.with_splits(source, tables.listed(source, CONLL.__contains__))
 
 
 def fields_of(source: str | Path, columns: Mapping[str, str]) -> Fields | None:
@@ -86,7 +87,7 @@ def reader(fields: Fields, columns: Mapping[str, str]) -> Callable[[TableFile], 
 
 def _entries(fields: Fields, columns: Mapping[str, str], file: TableFile) -> Iterator[Entry]:
     example_of = {"classification": _classified, "tagging": _tagged, "span": _answered, "pair": _paired}[fields.form]
-    rows = _sentences(file.path) if tables.form_of(file.path) in CONLL else tables.rows_of(file, columns)
+    rows = _sentences(file) if tables.form_of(file.path) in CONLL else tables.rows_of(file, columns)
     for whole in rows:
         split, why = own.given_split(whole)
         for row in _questions(whole) if "paragraphs" in fields.columns else (whole,):
@@ -101,12 +102,12 @@ def _entries(fields: Fields, columns: Mapping[str, str], file: TableFile) -> Ite
 
 
 def label_of(value: Any) -> str:
-    """Returns a label as a text, "3" of 3.0 and "true" of True; raises ValueError if it is none: empty, or -1."""
+    """Returns a label as a text, "3" of 3.0 and "true" of True; raises ValueError if it is none: empty, -1, or NaN."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    text = "" if value is None or value == -1 or isinstance(value, list | dict) else str(value).strip()
+    text = "" if value is None or value == -1 or value != value or isinstance(value, list | dict) else str(value).strip()
     if not text:
         raise ValueError("no label")
     return text
@@ -177,18 +178,24 @@ def _questions(row: Row) -> Iterator[Row]:
                 yield inner
 
 
-def _sentences(path: Path) -> Iterator[Row]:
+def _sentences(file: TableFile) -> Iterator[Row]:
     """Yields the sentences of a file in the form of CoNLL: words and tags; of Universal Dependencies, the parts of speech."""
-    word, tag = (1, 3) if tables.form_of(path) == ".conllu" else (0, -1)
-    row = Row(words=[], tags=[])
+    path, word, tag = file.path, *((1, 3) if tables.form_of(file.path) == ".conllu" else (0, -1))
+
+    def empty() -> Row:
+        return Row({"words": [], "tags": []} | ({tables.SPLIT: file.split} if file.split else {}))
+
+    row = empty()
     for number, line in untrusted.lines(path, DataError):
         columns = line.split("\t") if "\t" in line else line.split()
         if not line.strip():
             if row["words"]:
                 yield row
-            row = Row(words=[], tags=[])
+            row = empty()
             continue
-        if line.startswith(("-DOCSTART-", "# ")) or (tag == 3 and not columns[0].isdecimal()):
+        # Comments stand before a sentence; among its words, the sign is one of them.
+        is_comment = line.startswith("# ") and not row["words"]
+        if is_comment or line.startswith("-DOCSTART-") or (tag == 3 and not columns[0].isdecimal()):
             continue  # Universal Dependencies number joined words "3-4" and words that are not written "3.1"
         if len(columns) <= max(word, tag, 1):
             raise DataError(f"{path}, line {number}: {len(columns)} columns; expected a word and its tag")
@@ -238,7 +245,7 @@ class Labels:
             return [f"{value:.6g}" for value in self.values]
         if len(self._names) == 1:
             raise DataError(f"all {self._examples:,} examples have the label {shortened(min(self._names))!r}")
-        numbers = all(name.removeprefix("-").isdecimal() for name in self._names)
+        numbers = all(len(name) < _DIGITS and name.removeprefix("-").isdecimal() for name in self._names)
         return sorted(self._names, key=int) if numbers else sorted(self._names)
 
 

@@ -58,7 +58,8 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
         write_vocabulary(texts, _languages(training), self.folder / tokenizers.FILE, s.vocabulary_size)
         self.languages = Languages(self.folder)
         self._stored = MultimodalData(batch_size=1, targets_length=s.targets_length).stored()
-        # A source's training clips are read once, for all languages.
+        self._own = {self._name(source) for source in s.sources if Location.of(source).scheme != "package"}
+        # The training clips of a package are read once, for all languages; a user's, each of one language, may not fit in memory.
         self._training = functools.lru_cache(1)(lambda name: list(self._read(self.sources[name]["train"], "train")))
 
     @staticmethod
@@ -93,7 +94,12 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
 
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:
         name, _, language = part.partition("-")
-        return (record for record, _ in self._rows(self._training(name), [language], tally))
+        clips = self.sources[name]["train"]
+        if name in self._own:
+            contents = self._read((clip for clip in clips if not clip.texts or language in clip.texts), "train")
+        else:
+            contents = self._training(name)
+        return (record for record, _ in self._rows(contents, [language], tally))
 
     def held_out(self, split: str, tally: Tally) -> Iterator[tuple[bytes, dict[str, Any]]]:
         for name, splits in self.sources.items():

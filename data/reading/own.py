@@ -94,7 +94,7 @@ def divided(
       seen: called with each example that can be used, and with its file.
 
     Raises:
-      DataError: no example can be used, some have a split and others none, or a share is none.
+      DataError: no example can be used, none is for training, some have a split and others none, or a share is none.
     """
     for name, share in (("validation", validation), ("test", test)):
         if not 0 <= share < 1:
@@ -112,6 +112,8 @@ def divided(
         seen(entry.example, source)
     if not sizes:
         raise DataError(f"no example can be used{f'; {tally.reasons[0]}' if tally.reasons else ''}")
+    if not sizes[""] and not sizes["train"]:
+        raise DataError(f"no row is of the split 'train', but of {', '.join(map(repr, sizes))}")
     if sizes[""] and len(sizes) > 1:
         raise DataError(f"{without}: no split, which {sizes.total() - sizes['']:,} other rows have")
     tally.examples = sizes.total()
@@ -121,8 +123,8 @@ def divided(
 
 
 def text_of(value: Any, name: str) -> str:
-    """Returns a value as a text; raises ValueError if it is none, or is blank, or holds half a character."""
-    text = "" if value is None else str(value)
+    """Returns a value as a text; raises ValueError if it is none, as NaN is, or is blank, or holds half a character."""
+    text = "" if value is None or value != value else str(value)
     if not text.strip():
         raise ValueError(f"no {name}")
     try:

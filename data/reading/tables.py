@@ -15,9 +15,10 @@ of their numbers. A row's `split` is its column, or the split that its file is n
 import contextlib
 import csv
 import glob
+import itertools
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,8 +80,6 @@ def listed(source: str | Path, takes: Callable[[str], bool] = FORMS.__contains__
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a table; [] if there is none.
 
-    The names of files and of their folders are splits where there are some for training and others that are held out.
-
     Raises:
       DataError: the source does not exist, or a folder of `save_to_disk` is damaged.
     """
@@ -92,11 +91,26 @@ def files(source: str | Path) -> list[TableFile]:
         return [TableFile(file, split_name(name)) for name in names for file in _saved(path / name)]
     if (path / _STATE).is_file():
         return [TableFile(file) for file in _saved(path)]
-    paths = listed(source)
-    splits = [_split_of_path(file, path if path.is_dir() else file.parent) for file in paths]
+    return with_splits(source, listed(source))
+
+
+def with_splits(source: str | Path, paths: Sequence[Path]) -> list[TableFile]:
+    """Returns files of a source with their splits.
+
+    The names of files and of their folders are splits where there are some for training and others that are held out.
+    """
+    top = _top(Path(source))
+    splits = [_split_of_path(file, top) for file in paths]
     if len({*splits} - {""}) < 2 or "train" not in splits:
         splits = [""] * len(paths)
     return [TableFile(file, split) for file, split in zip(paths, splits, strict=True)]
+
+
+def _top(source: Path) -> Path:
+    """Returns the folder whose files a source names: of a pattern, the one before its first part with a sign."""
+    if source.exists():
+        return source if source.is_dir() else source.parent
+    return Path(*itertools.takewhile(lambda part: not glob.has_magic(part), source.parts))
 
 
 def _saved(folder: Path) -> list[Path]:

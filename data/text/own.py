@@ -48,7 +48,7 @@ def opened(source: str | Path, columns: Mapping[str, str]) -> tuple[list[TableFi
     row = tables.first(source, columns)
     if row and (column := column_of(row)):
         return tables.files(source), functools.partial(_rows, column, dict(columns))
-    files = [TableFile(path) for path in _plain(source)]
+    files = tables.with_splits(source, _plain(source))
     if not files:
         raise DataError(f"{source}: no text there; expected files {', '.join(PLAIN)}, or a table with a column text")
     return files, functools.partial(_documents, len(files) >= _MANY)
@@ -71,7 +71,7 @@ def _documents(is_group: bool, file: TableFile) -> Iterator[Entry]:
         for number, text in enumerate(_pieces(file.path), 1):
             group = {"group": str(file.path)} if is_group else {}
             place = f"{name}, document {number}"
-            yield Entry(place, {"id": place, "text": text}, own.group_of(Row(group), text))
+            yield Entry(place, {"id": place, "text": text}, own.group_of(Row(group), text), file.split)
     except DataError as problem:  # the other files can be read
         yield Entry(name, {}, why=str(problem))
 

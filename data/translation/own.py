@@ -57,7 +57,7 @@ def texts_of(source: str | Path, columns: Mapping[str, str]) -> Texts | None:
         if _with_ending(source, form):
             return Texts(form, {}, columns)
     if aligned := _aligned(source):
-        ends = {_code(file): languages.code_of(_code(file)) for file in aligned[0]}
+        ends = {code: languages.code_of(code) for code in (_code(file.path) for file in aligned[0])}
         return Texts("aligned", ends, columns)
     return None
 
@@ -76,21 +76,21 @@ def _stem(path: Path) -> Path:
     return path.with_name(Path(path.stem if path.suffix in untrusted.COMPRESSED else path.name).stem)
 
 
-def _aligned(source: str | Path) -> list[tuple[Path, ...]]:
+def _aligned(source: str | Path) -> list[tuple[TableFile, ...]]:
     """Returns the files that belong together: of one name, but for the language at its end."""
-    groups: dict[Path, list[Path]] = {}
-    for file in tables.listed(source, lambda ending: languages.is_code(ending[1:])):
-        groups.setdefault(_stem(file), []).append(file)
+    groups: dict[Path, list[TableFile]] = {}
+    for file in tables.with_splits(source, tables.listed(source, lambda ending: languages.is_code(ending[1:]))):
+        groups.setdefault(_stem(file.path), []).append(file)
     return [tuple(files) for files in groups.values() if len(files) > 1]
 
 
 def files(source: str | Path, texts: Texts) -> list[Any]:
-    """Returns the files of a source: `TableFile`s, or for aligned ones tuples of paths."""
+    """Returns the files of a source: `TableFile`s, or for aligned ones tuples of them."""
     if texts.form == "aligned":
         return _aligned(source)
     if texts.form in ("table", "objects"):
         return tables.files(source)
-    return [TableFile(file) for file in _with_ending(source, texts.form)]
+    return tables.with_splits(source, _with_ending(source, texts.form))
 
 
 def _with_ending(source: str | Path, form: str) -> list[Path]:
@@ -112,9 +112,9 @@ def rows(texts: Texts, file: Any) -> Iterator[Row]:
         case "aligned":
             yield from _lines(file)
         case "tmx":
-            yield from _units(file.path)
+            yield from _units(file)
         case "po":
-            yield from _messages(file.path)
+            yield from _messages(file)
 
 
 def own_columns(row: Row) -> dict[str, Any]:
@@ -122,14 +122,14 @@ def own_columns(row: Row) -> dict[str, Any]:
     return {name: row[name] for name in (tables.SPLIT, "group") if name in row}
 
 
-def _row(values: Mapping[str, Any], place: str) -> Row:
-    row = Row(values)
+def _row(values: Mapping[str, Any], place: str, split: str = "") -> Row:
+    row = Row(values if not split else {**values, tables.SPLIT: split})
     row.place = place
     return row
 
 
-def _lines(files: tuple[Path, ...]) -> Iterator[Row]:
-    split = tables.split_of_name(files[0].name)
+def _lines(aligned: tuple[TableFile, ...]) -> Iterator[Row]:
+    files, split = [file.path for file in aligned], aligned[0].split
     readers = [(languages.code_of(_code(file)), untrusted.lines(file, DataError)) for file in files]
     number = 0
     while True:
@@ -141,11 +141,12 @@ def _lines(files: tuple[Path, ...]) -> Iterator[Row]:
             longer = next(file for file in files if file not in ended)
             raise DataError(f"{ended[0]} has {number - 1:,} lines, and {longer.name} has more: they are not aligned")
         place = f"{shortened(_stem(files[0]).name)}, line {number}"
-        yield _row({code: line[1] for code, line in lines.items() if line} | ({tables.SPLIT: split} if split else {}), place)
+        yield _row({code: line[1] for code, line in lines.items() if line}, place, split)
 
 
-def _units(path: Path) -> Iterator[Row]:
+def _units(memory: TableFile) -> Iterator[Row]:
     """Yields the units of a translation memory. No entity is resolved, and nothing is loaded from elsewhere."""
+    path = memory.path
     from lxml import etree  # pyright: ignore[reportAttributeAccessIssue]
 
     with untrusted.decompressed(path, DataError) as file, untrusted.damage(path, DataError):
@@ -159,7 +160,7 @@ def _units(path: Path) -> Iterator[Row]:
             unit.clear()
             while unit.getprevious() is not None:  # those before it are done with
                 del unit.getparent()[0]
-            yield _row(texts, f"{shortened(path.name)}, unit {number}")
+            yield _row(texts, f"{shortened(path.name)}, unit {number}", memory.split)
 
 
 def _segment(element: Any) -> str:
@@ -171,7 +172,8 @@ def _segment(element: Any) -> str:
     return "".join(parts)
 
 
-def _messages(path: Path) -> Iterator[Row]:
+def _messages(catalogue: TableFile) -> Iterator[Row]:
+    path = catalogue.path
     with untrusted.decompressed(path, DataError) as file:
         content = file.read(untrusted.TEXT + 1)
     untrusted.bounded(len(content), untrusted.TEXT, "bytes", DataError, path)
@@ -179,7 +181,7 @@ def _messages(path: Path) -> Iterator[Row]:
         text = content.decode()
     code = _po_language(path, text)
     for number, (english, translation) in enumerate(catalogue_formats.parse_po(text), 1):
-        yield _row({ENGLISH: english, code: translation}, f"{shortened(path.name)}, message {number}")
+        yield _row({ENGLISH: english, code: translation}, f"{shortened(path.name)}, message {number}", catalogue.split)
 
 
 def _po_language(path: Path, text: str) -> str:

@@ -98,6 +98,12 @@ def test_a_file_does_not_hide_a_module(tmp_path):
     (tmp_path / "json.py").write_text(MINE)
     with pytest.raises(UserError, match=r"/json\.py: there is another module 'json' \(.*/json/__init__\.py\); rename the file"):
         registry.load(f"{tmp_path}/json.py:small")
+    for name in ("abc", "time"):  # frozen, and built in
+        (tmp_path / f"{name}.py").write_text(MINE)
+        with pytest.raises(
+            UserError, match=rf"/{name}\.py: there is another module '{name}' \(of Python's own\); rename the file"
+        ):
+            registry.load(f"{tmp_path}/{name}.py:small")
 
 
 def test_json_that_is_printed_is_read_exactly(tmp_path, monkeypatch, capsys):

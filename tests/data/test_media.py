@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from data.cache_maker import maker_of
 from data.chat import sources as chats
 from data.chat.caches import ChatCache, PreferenceCache
 from data.images.caches import ImageCache
@@ -18,6 +19,7 @@ from data.multimodal.caches import MultimodalCache
 from data.prepare import prepare, settings_from
 from data.reading import media
 from data.reading.caches import examples, read_manifest
+from data.reading.tally import Tally
 from data.speech.caches import SpeechCache
 from data.task import DataError
 from models.errors import UserError
@@ -227,6 +229,28 @@ def test_several_captions_of_a_picture_are_in_one_split(folder, tmp_path):
     manifest, held = read_manifest(cache), [e["text"] for e in examples(cache, "test")]
     assert count(manifest) == 46 and sum(len(lines) for lines in manifest["left_out"].values()) == 1
     assert len(held) >= 10 and {text.removeprefix("a ") for text in held} == {text for text in held if text[0] != "a"}
+
+
+def test_pictures_with_captions_are_not_all_in_memory(folder, tmp_path, monkeypatch):
+    """Those of training are read as their rows are written, a window at a time, and each once, whatever its language."""
+    rows: Rows = [{"caption": f"thing {n}", "language": ("en", "de")[n % 2]} for n in range(24)]
+    settings = settings_from(str(inside(write_parquet, "image", PICTURES)(folder, rows)))
+    reads, read = [], media.Store._read
+
+    def counted(store: media.Store, *place: int) -> bytes:
+        reads.append(place)
+        return read(store, *place)
+
+    monkeypatch.setattr(media.Store, "_read", counted)
+    monkeypatch.setattr("data.multimodal.maker._WINDOW", 2)
+    maker: Any = maker_of("mine", settings, tmp_path)
+    maker.folder = tmp_path
+    maker.open()
+    reads.clear()
+    english = maker.records("rows-en", tally := Tally())
+    assert next(english) and 0 < len(reads) <= 2
+    everything = [*english, *maker.records("rows-de", tally)]
+    assert len(everything) + 1 == len(reads) == len({*reads}) == len(maker.sources["rows"]["train"])
 
 
 @pytest.mark.parametrize("write", [write_parquet, save_to_disk], ids=["parquet", "datasets"])

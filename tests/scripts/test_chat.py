@@ -141,6 +141,14 @@ def test_piped_lines_make_a_transcript(monkeypatch, capsys):
     assert capsys.readouterr().out == "user:  Hello\nuser:  /tools\n"
 
 
+def test_a_line_that_is_no_text_has_marks_in_it(monkeypatch):
+    """Bytes of another encoding end no conversation, whatever Python would make of them."""
+    for errors in ("strict", "surrogateescape"):
+        typed = io.TextIOWrapper(io.BytesIO(b"caf\xe9?\nHello\n"), encoding="utf-8", errors=errors)
+        monkeypatch.setattr("sys.stdin", typed)
+        assert list(chat.lines()) == ["caf\ufffd?", "Hello"]
+
+
 def test_a_turn_without_a_reply_is_passed_over(talk):
     """Too long a turn, or one that the template refuses, is a line, and so is a reply that is stopped; the conversation goes on
     without the turn."""

@@ -66,6 +66,7 @@ def test_an_experiment_like_another_is_the_same_at_first(folder, monkeypatch, li
         (["linked", "--kind"], "linked exists, and nothing is replaced"),
         (["gpt", "--family"], "'gpt' is the name of another module, family or kind of data"),
         (["json", "--kind"], "'json' is the name of another module, family or kind of data"),
+        (["registry", "--like", "gpt.quickstart"], "'registry' is the name of another module, family or kind of data"),
         (["my-model", "--family"], "'my-model' is no name of a Python module"),
         (["mine", "--like", "gpt.quickstrat"], "no experiment 'gpt.quickstrat'; did you mean 'gpt.quickstart'?"),
         (["mine"], "one of the arguments --like --family --kind is required"),

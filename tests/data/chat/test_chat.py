@@ -61,6 +61,7 @@ def test_both_forms_are_read_alike(tmp_path):
         '{"messages": [{"role": "assistant", "content": "a", "weight": true}]}': "has weight true, which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": "0"}]}': "has weight .0., which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": null}]}': "has weight null, which must be 0 or 1",
+        '{"messages": [], "split": "test_sft"}': r"row 2: its split is 'test_sft'; did you mean 'test'\?",
         '{"text": "a"}': "neither 'messages'",
         "{": "line 2 is damaged: Expecting",
     }.items(),

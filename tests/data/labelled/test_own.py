@@ -145,9 +145,13 @@ def rows_of(tmp_path, rows, vocabulary, **fields):
 
 def test_what_cannot_be_used_is_counted_and_named(tmp_path, vocabulary):
     bad = [{"text": "", "label": "good"}, {"text": "a cat", "label": None}, {"text": "\ud800", "label": "bad"}]
+    bad += [
+        {"text": "a cat", "label": float("nan")},
+        {"text": float("nan"), "label": "bad"},
+    ]  # as data frames write what they lack
     cache, lines = rows_of(tmp_path, [*CLASSES, *bad], vocabulary)
-    assert read_manifest(cache)["left_out"] == 3
-    assert "the source: 3 of 43 examples left out; rows.jsonl, row 41: no text" in lines
+    assert read_manifest(cache)["left_out"] == 5
+    assert "the source: 5 of 45 examples left out; rows.jsonl, row 41: no text" in lines
 
 
 @pytest.mark.parametrize(("rows", "label"), [(CLASSES, "good"), (PAIRS, 1)])
@@ -189,6 +193,35 @@ def test_given_splits_are_obeyed_and_a_missing_one_is_drawn(tmp_path, vocabulary
     )
 
 
+@pytest.mark.parametrize("rows", [SCORES, HF_QUESTIONS], ids=["scores", "questions"])
+def test_a_copy_with_another_answer_is_not_trained_on(tmp_path, vocabulary, rows):
+    """What a model is given is held out, whatever the score, the name or the answer that it has elsewhere."""
+    there = [{**row, "split": "test" if n < 9 else "train"} for n, row in enumerate(rows)]
+    other = {"score": 3.25} if "score" in rows[0] else {"id": "again", "answers": {"text": ["it"], "answer_start": [0]}}
+    cache, _ = rows_of(tmp_path, [*there, {**there[0], **other, "split": "train"}], vocabulary)
+    assert read_manifest(cache)["left_out"] == 1
+    assert sum(1 for _ in examples(cache, "test")) == 9
+
+
+@pytest.mark.parametrize(("ending", "text"), [("conll", CONLL), ("conllu", UD)])
+def test_files_of_tagged_words_are_in_the_splits_that_they_are_named_for(tmp_path, ending, text):
+    for split in ("train", "dev", "test"):
+        (tmp_path / f"en-ud-{split}.{ending}").write_text(text)
+    fields = own.fields_of(tmp_path, {})
+    assert fields
+    read = own.reader(fields, {})
+    splits = [{entry.split for entry in read(file)} for file in own.files(tmp_path)]
+    assert splits == [{"validation"}, {"test"}, {"train"}]
+
+
+def test_a_word_may_be_the_sign_with_which_comments_begin(tmp_path):
+    (tmp_path / "a.conll").write_text("# sentence 1\npaid x O\n# x B\n5 x I\n")
+    fields = own.fields_of(tmp_path / "a.conll", {})
+    assert fields
+    (entry,) = own.reader(fields, {})(own.files(tmp_path / "a.conll")[0])
+    assert entry.example == {"words": ["paid", "#", "5"], "tags": ["O", "B", "I"]}
+
+
 def test_columns_are_mapped(tmp_path, vocabulary):
     rows = [{"body": row["text"], "topic": row["label"], "text": "another"} for row in CLASSES]
     cache, _ = rows_of(tmp_path, rows, vocabulary, columns="text=body,label=topic")
@@ -207,6 +240,10 @@ def test_columns_are_mapped(tmp_path, vocabulary):
             "more than 10,000 different labels; take the column as a score",
         ),
         ([{"text": "", "label": "x"}], r"no example can be used; rows\.jsonl, row 1: no text"),
+        (
+            [{"text": f"{n} {n}", "label": n, "split": "dev"} for n in range(9)],
+            "no row is of the split 'train', but of 'validation'",
+        ),
         ([{"text": "a", "label": "x", "split": "test"}, {"text": "b", "label": "x"}], "row 2: no split, which 1 other rows have"),
     ],
 )
@@ -221,6 +258,14 @@ def test_a_vocabulary_without_marks_is_refused(tmp_path, vocabulary):
     train_bpe([" ".join(WORDS)] * 9, tmp_path / "tokenizer.json", 270)
     with pytest.raises(VocabularyError, match=r"needs a vocabulary with \[CLS\], \[SEP\] and \[UNK\]"):
         rows_of(tmp_path, CLASSES, tmp_path)
+
+
+@pytest.mark.parametrize(("given", "names"), [((10, 9, -1), ["-1", "9", "10"]), ((2, "1" * 5000), ["1" * 5000, "2"])])
+def test_numbers_are_in_the_order_of_their_size(given, names):
+    labels = own.Labels()
+    for label in given:
+        labels.add({"label": str(label)})
+    assert labels.names() == names
 
 
 def test_scores_become_the_nearest_of_21_labels():

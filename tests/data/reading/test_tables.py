@@ -121,6 +121,16 @@ def test_files_that_are_named_for_splits_are_these_splits(tmp_path, names, split
     assert [tables.split_of(row) for row in tables.rows(tmp_path)] == splits
 
 
+@pytest.mark.parametrize("pattern", ["corpus/*/a.csv", "corpus/*", "corpus/**/*.csv"])
+def test_the_folders_that_a_pattern_matches_are_splits_too(tmp_path, monkeypatch, pattern):
+    for name in ("train", "test"):
+        (tmp_path / "corpus" / name).mkdir(parents=True)
+        _csv(tmp_path / "corpus" / name / "a.csv", ROWS[:1])
+    monkeypatch.chdir(tmp_path)
+    for source in (pattern, tmp_path / pattern):
+        assert [tables.split_of(row) for row in tables.rows(source)] == ["test", "train"]
+
+
 def test_a_saved_dictionary_of_data_sets_has_its_splits(tmp_path):
     for split in ("train", "test", "unsupervised"):
         _saved(tmp_path / "imdb" / split, split)

@@ -94,6 +94,18 @@ def test_the_documents_of_a_file_are_in_one_split_where_files_are_many(tmp_path)
     assert len(groups) == 30 and all(len(names) == 1 for names in groups.values())
 
 
+def test_files_of_text_are_in_the_splits_that_they_are_named_for(tmp_path):
+    for split, texts in (("train", TEXTS[:30]), ("valid", TEXTS[30:35]), ("test", TEXTS[35:40])):
+        (tmp_path / f"wiki.{split}.txt").write_text("\n".join(texts))
+    files, read = own.opened(tmp_path, {})
+    documents = [entry for file in files for entry in read(file)]
+    assert {entry.split: entry.example["text"] for entry in documents} == {
+        "train": "\n".join(TEXTS[:30]),
+        "validation": "\n".join(TEXTS[30:35]),
+        "test": "\n".join(TEXTS[35:40]),
+    }
+
+
 def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path):
     _plain(tmp_path / "texts")
     (tmp_path / "texts" / "x.txt").write_bytes(b"\xff\xfe")

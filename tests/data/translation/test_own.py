@@ -128,11 +128,14 @@ def test_a_source_that_is_held_out_is_not_trained_on(tmp_path):
     assert any("pairs left out; a.jsonl, row 121: no text in en" in line for line in lines)
 
 
-def test_the_splits_of_aligned_files_are_those_of_their_names(tmp_path):
+@pytest.mark.parametrize("name", ["{split}/a.{code}", "{split}.{code}"])
+def test_the_splits_of_aligned_files_are_those_of_their_names(tmp_path, name):
     for split, rows in (("train", ROWS[:50]), ("dev", ROWS[50:55]), ("test", ROWS[55:])):
         for code in ("en", "de"):
-            (tmp_path / f"{split}.{code}").write_text("".join(row[code] + "\n" for row in rows))
-    cache = prepare("mine", settings_from(str(tmp_path)), data_dir=tmp_path / "data", progress=len)
+            file = tmp_path / "corpus" / name.format(split=split, code=code)
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("".join(row[code] + "\n" for row in rows))
+    cache = prepare("mine", settings_from(str(tmp_path / "corpus")), data_dir=tmp_path / "data", progress=len)
     assert [pair["target"] for pair in examples(cache, "validation")] == [row["en"] for row in ROWS[50:55]]
     assert read_manifest(cache)["languages"]["de"]["pairs"] == 50
 
