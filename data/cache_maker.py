@@ -3,7 +3,7 @@
 import abc
 import functools
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -174,6 +174,19 @@ class CacheMaker(abc.ABC, Generic[Config]):
             self.progress(f"{name}: {tally.left_out:,} of {total:,} {self.NOUN}s left out; {first}")
         if self.REQUIRED and not tally.rows:
             raise DataError(f"{self.name}: no {self.NOUN} of {name} can be used; {first}")
+
+    def missing(self, classes: Sequence[str], seen: Mapping[str, Collection[str]]) -> dict[str, list[str]]:
+        """Returns the classes that splits lack, by split, and reports them.
+
+        Args:
+          seen: the classes that each split has.
+        """
+        lacking = {split: [name for name in classes if name not in names] for split, names in seen.items()}
+        lacking = {split: names for split, names in lacking.items() if names}
+        for split, names in lacking.items():
+            number = f"{len(names):,} of {len(classes):,} classes"
+            self.progress(f"{split}: no {self.NOUN} of {number}, such as {shortened(names[0])!r}")
+        return lacking
 
 
 class RecordedMaker(CacheMaker[Config]):

@@ -36,7 +36,7 @@ def exit_code(problem: BaseException, otherwise: int) -> int:
 
 def nearest(name: str, choices: Iterable[str]) -> str:
     """A hint `; did you mean 'x'?`, or the choices where none is near. A dotted choice is meant by its last part too."""
-    choices = sorted(map(shortened, choices))  # they may be out of somebody's file, as a mesh's axes are
+    choices = sorted({*map(shortened, choices)})  # they may be out of somebody's file, as a mesh's axes are
     ends = [choice for choice in choices if choice.endswith(f".{name}")]
     if len(ends) > 1:
         return f"; choose from {', '.join(ends)}"

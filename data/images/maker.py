@@ -69,11 +69,7 @@ class ImageMaker(RecordedMaker[ImageCache]):
         return f"{pictures.described(row['picture'].tobytes())}, of class {self.source.labels[int(row['label'])]!r}"
 
     def manifest(self) -> dict[str, Any]:
-        missing = {split: [label for label in self.source.labels if label not in labels] for split, labels in self.labels.items()}
-        missing = {split: labels for split, labels in missing.items() if labels}
-        for split, labels in missing.items():
-            classes = f"{len(labels):,} of {len(self.source.labels):,} classes"
-            self.progress(f"{split}: no picture of {classes}, such as {labels[0]!r}")
+        missing = self.missing(self.source.labels, self.labels)
         return {**super().manifest(), "labels": list(self.source.labels), "missing": missing}
 
 

@@ -15,7 +15,7 @@ from data.images.config import ImageData
 from data.images.maker import STORED
 from data.images.pictures import PictureError
 from data.images.randaugment import randaugment
-from data.reading.caches import check_labels, class_names, examples, labels_of
+from data.reading.caches import check_labels, class_names, examples, field_of, labels_of
 from data.reading.examples import StoredExamples
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
@@ -47,8 +47,11 @@ class ImageTask(Task[ImageData]):
         check_labels(model, manifest)
         ours = (self.data.height, self.data.width, self.data.channels)
         if isinstance(model, TakesPictures) and model.picture != ours:
+            sizes = zip(("height", "width", "channels"), ours, model.picture, strict=True)
+            flags = (f"--model.{field_of(model, name)} {size}" for name, size, theirs in sizes if size != theirs)
             ours, theirs = (" x ".join(map(str, shape)) for shape in (ours, model.picture))
-            raise DataError(f"data.height, data.width and data.channels make pictures of {ours}; the model reads {theirs}")
+            made = f"data.height, data.width and data.channels make pictures of {ours}; the model reads {theirs}"
+            raise DataError(f"{made}; take {' '.join(flags)}")
 
     def decided(self, manifest: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the number of channels; grey pictures are read in colour by whatever reads colours."""

@@ -120,12 +120,19 @@ class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
         self.labels, self.values = seen.names(), seen.values
         self.length = s.length or (384 if self.form == "span" else 128)
         self.slots = s.slots or {"tagging": self.length, "span": 4, "pair": 16, "classification": 16}[self.form]
+        self.seen = dict[str, set[str]]()  # the labels that each split has
         self.write_vocabulary()
         self.tokenizer = tokenizers.Tokenizer(self.folder)
 
     def content(self, example: Example) -> str:
         """Returns what a model is given, whatever it is asked for, and however the example is called."""
         return super().content({name: value for name, value in example.items() if name not in ("score", "id", "answers")})
+
+    def examples(self, split: str) -> Iterator[Example]:
+        names = self.seen[split] = set()
+        for example in super().examples(split):
+            names.add(example.get("label", ""))
+            yield example
 
     def finished(self, example: Example) -> Example:
         return own.with_label(example, self.values, self.labels)
@@ -140,7 +147,9 @@ class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
 
     def manifest(self) -> dict[str, Any]:
         decided = dict(form=self.form, labels=self.labels, length=self.length, slots=self.slots, vocabulary=self.tokenizer.size)
-        return super().manifest() | decided | ({"values": self.values} if self.values else {})
+        named = self.form in ("classification", "pair") and self.labels and not self.values
+        more = {"missing": self.missing(self.labels, self.seen)} if named else {"values": self.values} if self.values else {}
+        return super().manifest() | decided | more
 
     def show(self, part: str, record: bytes) -> str:
         row = encoding.row_of(record, self.form, self.length, self.slots)

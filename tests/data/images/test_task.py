@@ -223,7 +223,10 @@ def test_what_does_not_fit_is_refused(model):
     """Classes, shapes and channels of cache, data and model are compared, and the first that differs is named."""
     with pytest.raises(DataError, match=r"^model\.labels=10: cache 'toy' has 3 labels; take --model\.labels 3$"):
         open_source(DATA, dataclasses.replace(model, labels=10))
-    with pytest.raises(DataError, match=r"^data\.height, .* make pictures of 8 x 8 x 3; the model reads 28 x 28 x 1$"):
+    flags = "--model.height 8 --model.width 8 --model.channels 3"
+    with pytest.raises(
+        DataError, match=rf"^data\.height, .* make pictures of 8 x 8 x 3; the model reads 28 x 28 x 1; take {flags}$"
+    ):
         open_source(DATA, dataclasses.replace(model, picture=(28, 28, 1)))
     with pytest.raises(DataError, match=r"^data\.channels=1: cache 'toy' has pictures of 3 channels$"):
         open_source(dataclasses.replace(DATA, channels=1), model)

@@ -154,6 +154,21 @@ def test_what_cannot_be_used_is_counted_and_named(tmp_path, vocabulary):
     assert "the source: 5 of 45 examples left out; rows.jsonl, row 41: no text" in lines
 
 
+@pytest.mark.parametrize(("rows", "label"), [(CLASSES, "good"), (PAIRS, 1)])
+def test_a_split_without_a_class_is_named(tmp_path, vocabulary, rows, label):
+    """One group has all examples of a class, so that one split alone has it; where all splits have all classes, none is named."""
+    cache, lines = rows_of(
+        tmp_path, [{**row, "group": row["label"] if row["label"] == label else n} for n, row in enumerate(rows)], vocabulary
+    )
+    manifest = read_manifest(cache)
+    having = {split: {str(example["label"]) for example in examples(cache, split)} for split in ("test", "validation")}
+    lacking = {split: sorted({*manifest["labels"]} - labels) for split, labels in having.items()}
+    assert any(lacking.values()) and {split: manifest["missing"].get(split, []) for split in having} == lacking
+    number = f"of {len(manifest['labels'])} classes, such as"
+    for split, names in lacking.items():
+        assert not names or f"{split}: no example of {len(names)} {number} {names[0]!r}" in lines
+
+
 def test_equal_texts_stay_together_and_a_group_does(tmp_path, vocabulary):
     """Texts that differ in case and numbers alone are equal; a column `group` says otherwise."""
     twice = [{**row, "text": text} for row in CLASSES for text in (row["text"], row["text"].upper() + "!")]

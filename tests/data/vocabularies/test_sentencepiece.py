@@ -49,7 +49,7 @@ def test_too_large_a_vocabulary_gives_one_line(tmp_path):
     assert sentencepiece.Vocabulary(tmp_path / "most" / "some.model").size == most
     shutil.rmtree(tmp_path / "most")
     for train, size in ((sentencepiece.train, 5000), (sentencepiece.train_at_most, 4096), (sentencepiece.train, 330)):
-        with pytest.raises(ValueError, match="^these 2 lines have too few different words .* at least 323 ids: add text$"):
+        with pytest.raises(ValueError, match=r"^these 2 lines have too few different words .* at least 323 ids: add text$"):
             train(["some words", "other words"], tmp_path / "some.model", size=size)
     with pytest.raises(ValueError, match="vocabulary of 300 is too small"):
         sentencepiece.train(["some words"], tmp_path / "some.model", size=300)
