@@ -349,6 +349,20 @@ def test_files_that_are_missing_or_no_pictures_are_left_out(folder, tmp_path):
     assert count(manifest) == 22 and "rows.parquet, row 1: cannot be decoded" in why and "gone.png is missing" in why
 
 
+def test_captions_of_pictures_that_are_all_missing_are_refused(folder, tmp_path):
+    source = write_jsonl(folder, [{"file_name": f"{n}.png", "caption": "a thing"} for n in range(24)])
+    with pytest.raises(DataError, match=r"made: no text of the training can be used; \d+\.png: .* is missing"):
+        made(tmp_path, source)
+    assert not (tmp_path / "data/caches/made").exists()
+
+
+def test_sounds_inside_a_table_may_have_one_path(folder, tmp_path):
+    """Each is alone, and some are held out."""
+    cells: Rows = [{"audio": {"bytes": content, "path": "audio.wav"}, "text": "yes no"} for content in SOUNDS]
+    manifest = read_manifest(made(tmp_path, write_parquet(folder, cells))[1])
+    assert count(manifest) == 24 and min(manifest["held_out"].values()) >= 1
+
+
 def test_contents_of_a_table_are_kept_in_a_file(tmp_path):
     """Contents are read again from a file without a name, in any order, and nothing is left behind."""
     store = media.Store(tmp_path)
