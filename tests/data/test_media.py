@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from configs.overrides import override
 from data.cache_maker import maker_of
 from data.chat import sources as chats
 from data.chat.caches import ChatCache, PreferenceCache
@@ -381,3 +382,11 @@ def test_a_folder_of_class_folders_is_no_table(tmp_path):
     assert settings_from(str(tmp_path)) == ImageCache(source=f"folder:{tmp_path}")
     with pytest.raises(DataError, match="leaves the folder"):
         list(media.read(write_csv(tmp_path, [{"file_name": "../a.png"}]), "", media.PICTURE, None))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"), [("seconds", "1", "multiple of 0.08; nearest is 0.96"), ("slots", "0", "1 or more")]
+)
+def test_rows_of_sounds_that_cannot_be_are_refused_before_anything_is_read(field, value, reason):
+    with pytest.raises(UserError, match=reason):
+        override(SpeechCache(source="folder:/nowhere"), [f"--{field}", value])
