@@ -233,7 +233,7 @@ def test_several_captions_of_a_picture_are_in_one_split(folder, tmp_path):
 
 
 def test_pictures_with_captions_are_not_all_in_memory(folder, tmp_path, monkeypatch):
-    """Those of training are read as their rows are written, a window at a time, and each once, whatever its language."""
+    """Pictures of training are read as their rows are written, a window at a time, and each once, whatever its language."""
     rows: Rows = [{"caption": f"thing {n}", "language": ("en", "de")[n % 2]} for n in range(24)]
     settings = settings_from(str(inside(write_parquet, "image", PICTURES)(folder, rows)))
     reads, read = [], media.Store._read
