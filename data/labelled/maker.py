@@ -124,15 +124,15 @@ class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
         self.write_vocabulary()
         self.tokenizer = tokenizers.Tokenizer(self.folder)
 
+    def content(self, example: Example) -> str:
+        """Returns what a model is given, whatever it is asked for, and however the example is called."""
+        return super().content({name: value for name, value in example.items() if name not in ("score", "id", "answers")})
+
     def examples(self, split: str) -> Iterator[Example]:
         names = self.seen[split] = set()
         for example in super().examples(split):
             names.add(example.get("label", ""))
             yield example
-
-    def content(self, example: Example) -> str:
-        """Returns what a model is given, whatever it is asked for, and however the example is called."""
-        return super().content({name: value for name, value in example.items() if name not in ("score", "id", "answers")})
 
     def finished(self, example: Example) -> Example:
         return own.with_label(example, self.values, self.labels)

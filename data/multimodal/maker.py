@@ -153,6 +153,10 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
         return f"{what}: {self.languages.tokenizer.marked(row['targets'][row['targets'] > 0])}"
 
     def manifest(self) -> dict[str, Any]:
+        parts = [self.tallies[part] for part in self.parts()]
+        if not any(tally.rows for tally in parts):
+            why = next((tally.reasons[0] for tally in parts if tally.reasons), "there is none")
+            raise DataError(f"{self.name}: no text of the training can be used; {why}")
         return {**super().manifest(), "vocabulary": self.languages.size}
 
 

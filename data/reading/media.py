@@ -142,10 +142,11 @@ def read(source: Path, columns: str, form: Form, scratch: Path | None) -> Iterat
         if isinstance(value, dict):
             content, path = value.get("bytes"), value.get("path")
         else:
-            content, path = (value, "") if isinstance(value, bytes) else (None, value)
+            content, path = (value, None) if isinstance(value, bytes) else (None, value)
         if content is not None:
             store = store or Store(scratch)
-            yield Medium(shortened(str(path or row.place)), row, store.add(_bytes(content, row, name)))
+            # Not by its path: nothing keeps rows from having the same.
+            yield Medium(row.place, row, store.add(_bytes(content, row, name)))
         else:
             inside = _inside(path, folder, row, name)
             yield Medium(inside, row, functools.partial(Path, folder, inside))

@@ -6,6 +6,7 @@ from typing import ClassVar
 from data.config import TableCache
 from data.packages.locations import Location
 from data.reading import media
+from data.speech.config import SpeechData
 from data.speech.vocabulary import TASKS
 from models.errors import nearest
 
@@ -58,6 +59,7 @@ class SpeechCache(TableCache):
         for task in self.tasks:
             if task not in TASKS:
                 raise ValueError(f"tasks={self.tasks}: no task {task!r}{nearest(task, TASKS)}")
+        SpeechData(batch_size=1, seconds=self.seconds, slots=self.slots, targets_length=self.targets_length)  # checks them
 
     @property
     def derived_by(self) -> str:

@@ -11,6 +11,7 @@ import pyarrow
 import pytest
 from pyarrow import parquet
 
+from configs.overrides import override
 from data.cache_maker import maker_of
 from data.chat import sources as chats
 from data.chat.caches import ChatCache, PreferenceCache
@@ -232,7 +233,7 @@ def test_several_captions_of_a_picture_are_in_one_split(folder, tmp_path):
 
 
 def test_pictures_with_captions_are_not_all_in_memory(folder, tmp_path, monkeypatch):
-    """Training pictures are read as their rows are written, a window at a time, and each once, whatever its language."""
+    """Pictures of training are read as their rows are written, a window at a time, and each once, whatever its language."""
     rows: Rows = [{"caption": f"thing {n}", "language": ("en", "de")[n % 2]} for n in range(24)]
     settings = settings_from(str(inside(write_parquet, "image", PICTURES)(folder, rows)))
     reads, read = [], media.Store._read
@@ -349,6 +350,20 @@ def test_files_that_are_missing_or_no_pictures_are_left_out(folder, tmp_path):
     assert count(manifest) == 22 and "rows.parquet, row 1: cannot be decoded" in why and "gone.png is missing" in why
 
 
+def test_captions_of_pictures_that_are_all_missing_are_refused(folder, tmp_path):
+    source = write_jsonl(folder, [{"file_name": f"{n}.png", "caption": "a thing"} for n in range(24)])
+    with pytest.raises(DataError, match=r"made: no text of the training can be used; \d+\.png: .* is missing"):
+        made(tmp_path, source)
+    assert not (tmp_path / "data/caches/made").exists()
+
+
+def test_sounds_inside_a_table_may_have_one_path(folder, tmp_path):
+    """Each is alone, and some are held out."""
+    cells: Rows = [{"audio": {"bytes": content, "path": "audio.wav"}, "text": "yes no"} for content in SOUNDS]
+    manifest = read_manifest(made(tmp_path, write_parquet(folder, cells))[1])
+    assert count(manifest) == 24 and min(manifest["held_out"].values()) >= 1
+
+
 def test_contents_of_a_table_are_kept_in_a_file(tmp_path):
     """Contents are read again from a file without a name, in any order, and nothing is left behind."""
     store = media.Store(tmp_path)
@@ -367,3 +382,11 @@ def test_a_folder_of_class_folders_is_no_table(tmp_path):
     assert settings_from(str(tmp_path)) == ImageCache(source=f"folder:{tmp_path}")
     with pytest.raises(DataError, match="leaves the folder"):
         list(media.read(write_csv(tmp_path, [{"file_name": "../a.png"}]), "", media.PICTURE, None))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"), [("seconds", "1", "multiple of 0.08; nearest is 0.96"), ("slots", "0", "1 or more")]
+)
+def test_rows_of_sounds_that_cannot_be_are_refused_before_anything_is_read(field, value, reason):
+    with pytest.raises(UserError, match=reason):
+        override(SpeechCache(source="folder:/nowhere"), [f"--{field}", value])

@@ -195,7 +195,7 @@ def test_given_splits_are_obeyed_and_a_missing_one_is_drawn(tmp_path, vocabulary
 
 @pytest.mark.parametrize("rows", [SCORES, HF_QUESTIONS], ids=["scores", "questions"])
 def test_a_copy_with_another_answer_is_not_trained_on(tmp_path, vocabulary, rows):
-    """An input that is held out is not trained on, whatever the score, the name or the answer that it has elsewhere."""
+    """An input is held out, whatever the score, the name or the answer that it has elsewhere."""
     there = [{**row, "split": "test" if n < 9 else "train"} for n, row in enumerate(rows)]
     other = {"score": 3.25} if "score" in rows[0] else {"id": "again", "answers": {"text": ["it"], "answer_start": [0]}}
     cache, _ = rows_of(tmp_path, [*there, {**there[0], **other, "split": "train"}], vocabulary)
