@@ -1,5 +1,6 @@
 """Parts of a page about released weights at work: a sound with its words, questions and answers, and texts by topic."""
 
+import textwrap
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +51,7 @@ def similarities(figure: Any, data: tuple[Sequence[str], Sequence[str], Sequence
     texts, names, cosines = data
     axes = figure.subplots()
     axes.imshow(cosines, aspect="auto", cmap="Blues", vmin=0)
-    axes.set_xticks(range(len(names)), names, fontsize=8)
+    axes.set_xticks(range(len(names)), [textwrap.fill(name, 18) for name in names], fontsize=8)
     axes.set_yticks(range(len(texts)), texts, fontsize=8)
     for y, row in enumerate(cosines):
         nearest = max(range(len(row)), key=row.__getitem__)
