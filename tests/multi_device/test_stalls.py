@@ -2,6 +2,8 @@
 
 import dataclasses
 import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -63,6 +65,35 @@ def test_a_failure_is_named_before_what_follows_from_it():
     failed = Sighting(7, READING, failure="ValueError: a broken row")
     assert culprit([lost, failed], 10) == (1, "process 1 failed at step 7: ValueError: a broken row")
     assert culprit([lost, Sighting(7, STEPPING)], 10) is None
+
+
+ABORTED = """
+import os, sys, threading, time
+from pathlib import Path
+from trainers.monitoring import stalls
+
+watch = stalls.Watch(Path(sys.argv[1]), 10, last_words)
+stalls._on_abort(watch._aborted)
+threading.Thread(target=watch._last, args=(1, "process 1 is behind", 75)).start()
+ending.wait()
+os.abort()
+"""
+
+
+@pytest.mark.parametrize("where", ["another thread", "the thread that ends it"])
+def test_a_process_that_is_aborted_while_it_ends_keeps_its_code(tmp_path, where):
+    """XLA aborts a process whose collective fails: one that already says why it ends goes on with that."""
+    last_words = {
+        "another thread": "import threading, time\nending = threading.Event()\n"
+        "last_words = lambda seconds: [ending.set(), time.sleep(1), 'all is saved'][-1]",
+        "the thread that ends it": "import os, threading\nending = threading.Event()\nlast_words = lambda seconds: os.abort()",
+    }[where]
+    run = subprocess.run([sys.executable, "-c", last_words + ABORTED, str(tmp_path)], capture_output=True, text=True)
+    assert run.stderr.startswith("error: process 1 is behind; run the same command again"), run.stderr
+    if where == "another thread":
+        assert run.returncode == runlog.PREEMPTED and "all is saved" in run.stderr
+    else:
+        assert run.returncode == -signal.SIGABRT  # and does not wait for itself for ever
 
 
 @pytest.fixture(scope="module")

@@ -106,7 +106,7 @@ class Watch(Observer):
         self._patience = seconds
         self._verdict: dict[str, Any] = {}
         self._over = threading.Event()
-        self._ending = threading.Lock()
+        self._ending = threading.RLock()  # XLA may abort within the thread that ends this process
 
     def entered(self, step: int, phase: str) -> None:
         self._mine = {"step": step, "doing": phase}
@@ -229,9 +229,13 @@ class Watch(Observer):
             os._exit(code)
 
     def _aborted(self) -> None:
-        """Ends this process as `_end` does, where JAX aborts it because the coordinator's process has gone."""
-        if not self._over.is_set() and not answers(coordinator_address()):
-            self._last(0, "process 0, which coordinates the others, has ended", runlog.PREEMPTED)
+        """Ends this process as `_end` does, where JAX aborts it because the coordinator's process has gone.
+
+        A process that is already ending because of another goes on with that: XLA aborts a collective that fails meanwhile.
+        """
+        with self._ending:
+            if not self._over.is_set() and not answers(coordinator_address()):
+                self._last(0, "process 0, which coordinates the others, has ended", runlog.PREEMPTED)
 
 
 def answers(address: str) -> bool:
