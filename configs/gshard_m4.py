@@ -56,6 +56,31 @@ def quickstart() -> Experiment:
     )
 
 
+def iberian() -> Experiment:
+    """What `make quickstart` trains: Spanish and Portuguese into English, from message catalogues of eleven Python packages.
+
+    Eight experts on eight simulated devices, one each. Not from the paper: one layer on each side, both of experts, learns as
+    much a step as two, for less. Expect a stripped BLEU of about 9 on held-out strings, against 3 for copying the source.
+    """
+    return Experiment(
+        model=GShardM4Config(
+            source_vocab=8192,
+            target_vocab=4096,
+            layers=2,
+            model_dim=128,
+            attention=GroupedQuery(heads=4, head_dim=32),
+            feed_forward=Dense(hidden_dim=384),
+            moe=MoeConfig(experts=ExpertsConfig(count=8), every=1, group_size=64),
+            dropout=0.1,  # without it, held-out strings get worse after three passes
+        ),
+        layout=LAYOUTS["expert_zero1"](1, 8),
+        data=TranslationData(cache="m4_iberian", batch_size=32, source_length=64, target_length=48),
+        optimizer=AdamW(schedule=Cosine(peak=4e-3, steps=1600, warmup=150, floor=0.02), b2=0.98, weight_decay=0.01),
+        train=Train(steps=1600, log_every=20, checkpoint=Checkpointing(every=200, keep=2)),
+        eval=Translate(per_language=2, beams=4, max_length=40, batch_size=128),
+    )
+
+
 def bench_67m() -> Experiment:
     """A mixture of 8 experts, one a token, on random tokens, single precision: what speed on CPUs is compared on.
 

@@ -2,7 +2,7 @@
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
     python -m scripts.quickstart --train.steps 100    any field of the experiment can be changed
-    python -m scripts.quickstart --workdir runs/three --data.cache m4_3      three languages, and more strings of each
+    python -m scripts.quickstart gshard_m4.quickstart --workdir runs/hundred      96 languages, few strings of each
 
 Running it again reuses what is there: prepared data, compiled programs, and the run itself, which goes on where it stopped.
 """
@@ -27,12 +27,13 @@ SCORED, LEAST = 300, 8  # test sentences: about so many in all, and at least so 
 def main() -> int:
     began = time.perf_counter()
     p = cli.parser(__doc__)
+    p.add_argument("experiment", nargs="?", default="gshard_m4.iberian", help="a translator; %(default)s by default")
     p.add_argument(
         "--workdir", type=cli.folder, default=cli.folder("runs/quickstart"), metavar="DIR", help="runs/quickstart by default"
     )
     p.add_argument("--layout", metavar="NAME:XxY", help="a layout for the devices at hand; by default one for eight")
     args, overrides = p.parse_known_args()
-    args.experiment, args.synthetic, args.tiny = "gshard_m4.quickstart", False, False
+    args.synthetic, args.tiny = False, False
     e = cli.chosen(args, overrides)
 
     cli.headline("1. Data: message catalogues of Python packages")

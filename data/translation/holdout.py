@@ -121,10 +121,11 @@ def hold_out(
         sizes[language] += 1
         languages_of[key].add(language)
     purged = near_copies(languages_of, elsewhere)
+    least = min(_LEAST_LANGUAGES, len(sizes))
     candidates = {
         key: sorted(languages)
         for key, languages in languages_of.items()
-        if len(key.split()) in _WORDS and len(languages) >= _LEAST_LANGUAGES
+        if len(key.split()) in _WORDS and len(languages) >= least
     }
 
     def choose(number: int) -> frozenset[str]:
