@@ -15,7 +15,7 @@ from trainers.hlo.formatting import seconds
 from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
 from trainers.pods.price import Price, price
-from trainers.pods.schedule import Row, Span
+from trainers.pods.simulation import Row, Span
 from trainers.runtime.chips import GIB, Slice
 from trainers.text_table import markdown, text_table
 

@@ -17,7 +17,7 @@ from trainers.pods.drawings import parts_of
 from trainers.pods.page import page, ticks, timeline
 from trainers.pods.report import as_text
 from trainers.pods.report import table as markdown
-from trainers.pods.schedule import Loop, Row, Run, Simulation, Start, Wait, Work
+from trainers.pods.simulation import Loop, Row, Run, Simulation, Start, Wait, Work
 from trainers.pods.trace import LANES, trace, tracks
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
