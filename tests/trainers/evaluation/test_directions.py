@@ -46,7 +46,7 @@ def test_a_metric_without_a_direction_is_refused(name):
 
 
 def test_every_score_with_a_direction_is_explained():
-    """Of every task of the zoo each score has a line, but accuracy, which is known."""
+    """Each score of every task of the zoo has a line, but accuracy, which is known."""
     tasks = {type(made).__name__: made for made in map(task, registry.names())}
     assert len(tasks) > 10
     for made in tasks.values():
