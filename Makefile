@@ -6,6 +6,8 @@ DEVICE ?= cpu
 VENV := .venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed-$(DEVICE)
+# On a terminal pip shows what it fetches.
+QUIET := $(shell [ -t 2 ] || echo --quiet)
 
 .PHONY: quickstart demo docs test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
 
@@ -58,14 +60,14 @@ setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(PY) -m pip install $(QUIET) --disable-pip-version-check --require-hashes -r requirements.lock
 # The packages that JAX's extras bring for GPUs and TPUs are in no lock and have no hashes; those of the lock keep their versions.
 	sed -n '/^[a-zA-Z0-9]/s/ *\\$$//p' requirements.lock > $(VENV)/constraints.txt
-	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[cuda12]"; fi
-	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install --quiet -c $(VENV)/constraints.txt "jax[tpu]"; fi
-	if [ $(DEVICE) = plan ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/plan -r requirements-plan.lock; fi
-	if [ $(DEVICE) = launch ]; then $(PY) -m pip install --quiet --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
-	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install --quiet --require-hashes -r requirements-beam.lock; fi
+	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install $(QUIET) -c $(VENV)/constraints.txt "jax[cuda12]"; fi
+	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install $(QUIET) -c $(VENV)/constraints.txt "jax[tpu]"; fi
+	if [ $(DEVICE) = plan ]; then $(PY) -m pip install $(QUIET) --upgrade --no-deps --require-hashes --target $(VENV)/plan -r requirements-plan.lock; fi
+	if [ $(DEVICE) = launch ]; then $(PY) -m pip install $(QUIET) --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
+	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install $(QUIET) --require-hashes -r requirements-beam.lock; fi
 	touch $@
 
 $(VENV)/bin/shardzoo: Makefile

@@ -45,7 +45,7 @@ def quickstart() -> Experiment:
 
 
 def quickstart_pairs() -> Experiment:
-    """The same with next-sentence prediction, BERT's second task."""
+    """`bert.quickstart` with next-sentence prediction, BERT's second task."""
     pairs = {"model.head": MaskedLm(next_sentence=True), "data.cache": "bert_small_pairs", "data.pairs": 8}
     return changed(quickstart(), pairs)
 
@@ -247,17 +247,17 @@ def minilm_debian_sections_1k() -> Experiment:
 
 
 def minilm_debian_sections_5k() -> Experiment:
-    """The same with 5,000 labels."""
+    """`bert.minilm_debian_sections_1k` with 5,000 labels."""
     return _minilm_sections("5k", steps=500)
 
 
 def minilm_debian_sections_20k() -> Experiment:
-    """The same with 20,000 labels."""
+    """`bert.minilm_debian_sections_1k` with 20,000 labels."""
     return _minilm_sections("20k", steps=1200)
 
 
 def minilm_debian_sections() -> Experiment:
-    """The same with all labels."""
+    """`bert.minilm_debian_sections_1k` with all labels."""
     return _minilm_sections("", steps=2500)
 
 

@@ -27,7 +27,7 @@ def smollm2_sft() -> Experiment:
 
 
 def smollm2_lora() -> Experiment:
-    """The same with updates of rank 8 of all seven matrices of a layer.
+    """`chat.smollm2_sft` with updates of rank 8 of all seven matrices of a layer.
 
     2,442,240 parameters: 30 layers of 8 * (4 * 576 + 576 + 2 * 192 + 576 + 3 * (576 + 1536)).
     """

@@ -26,39 +26,40 @@ def show(visible: bool = True) -> None:
 
 
 @contextlib.contextmanager
-def bar(what: str, total: float, unit: str) -> Iterator[Callable[[float], Any]]:
+def bar(what: str, total: float | None, unit: str) -> Iterator[Callable[[float], Any]]:
     """Shows how much of some work is done, and the time that the remainder takes at this speed.
 
     Args:
       what: names the work, such as "scoring".
-      total: the amount of work, which need not be exact.
+      total: the amount of work, which need not be exact; None where it is unknown, and then only what is done is shown.
       unit: in which it is counted, such as "examples"; "B" is written with prefixes.
 
     Yields:
       A function that is called with each amount that is done.
     """
-    visible = shown() and not _state["busy"] and total > 1
+    visible = shown() and not _state["busy"] and (total is None or total > 1)
     live = visible and sys.stderr.isatty()
-    form = f"{{n_fmt}}/{{total_fmt}}{unit}" if unit == "B" else f"{{n_fmt}}/{{total_fmt}} {unit}"
+    space = "" if unit == "B" else " "
     drawing = "|{bar:24}| " if live else ""
+    form = f"{drawing}{{percentage:.0f}} %  {{n_fmt}}/{{total_fmt}}{space}{unit}  {{elapsed}}, {{remaining}} left"
     done = 0.0
     with tqdm(
-        total=max(1, round(total)),
+        total=None if total is None else max(1, round(total)),
         file=sys.stderr if live else _Lines(sys.stderr),
         disable=not visible,
         leave=False,
         dynamic_ncols=True,
         mininterval=REDRAWN if live else LINES,
         delay=0 if live else LINES,
-        miniters=1,
+        miniters=0 if total is None else 1,
         unit_scale=unit == "B",
-        bar_format=f"{what} {drawing}{{percentage:.0f}} %  {form}  {{elapsed}}, {{remaining}} left",
+        bar_format=f"{what} {form}" if total is not None else f"{what} {{n_fmt}}{space}{unit}  {{elapsed}}",
     ) as drawn:
 
         def advance(amount: float) -> None:
             nonlocal done
             done += amount
-            drawn.update(min(int(done), drawn.total) - drawn.n)
+            drawn.update((int(done) if drawn.total is None else min(int(done), drawn.total)) - drawn.n)
 
         busy, _state["busy"] = _state["busy"], _state["busy"] or visible
         try:

@@ -4,6 +4,12 @@ from collections.abc import Sequence
 
 import sacrebleu
 
+MEANINGS = {
+    "bleu": "sequences of up to four words that outputs share with the references, 0 to 100",
+    "chrf": "sequences of up to six characters that outputs share with the references, 0 to 100",
+}
+"""Explains these scores (data.task.Task.meanings)."""
+
 
 def bleu(targets: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
     """Returns corpus BLEU, 0 to 100, with sacrebleu's own tokenization (13a)."""

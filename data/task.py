@@ -178,6 +178,12 @@ class Task(abc.ABC, Generic[Config]):
         """True where less is better, for each of the task's scores that is better one way; by the last part of its name."""
         return {}
 
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        """Explains the task's scores and baselines, each in a line: by the last part of its name, up to a "_" where several share
+        one explanation."""
+        return {}
+
     # --- words ---
 
     @abc.abstractmethod

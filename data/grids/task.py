@@ -180,6 +180,10 @@ class GridTask(Task[GridData]):
         each = {"csi": False, "brier": True, "reliability": True}
         return {"crps": True} | {f"{name}_{t:g}": less for t in self.data.thresholds for name, less in each.items()}
 
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return metrics.MEANINGS
+
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         names = ", ".join(manifest["names"])
         return [

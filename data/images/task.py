@@ -195,6 +195,10 @@ class ImageTask(Task[ImageData]):
         return {"accuracy": False, "accuracy_top5": False}
 
     @property
+    def meanings(self) -> Mapping[str, str]:
+        return {"accuracy_top5": "the share of pictures whose class is among the five likeliest"}
+
+    @property
     def given(self) -> str:
         return "picture"
 

@@ -13,6 +13,17 @@ import numpy as np
 # GLUE scores these by the F1 of one class, equivalent and duplicate, and CoLA by Matthews' correlation (arXiv 1804.07461).
 _F1_CLASS = {"glue_mrpc": 1, "glue_qqp": 1}
 _BY_MATTHEWS = ("glue_cola",)
+MEANINGS = {
+    "majority": "the accuracy of always naming the most frequent class",
+    "macro_f1": "the mean over classes of F1, the harmonic mean of precision and recall",
+    "f1": "of the positive class; of an answer, over the words that it shares with the nearest reference",
+    "matthews": "the correlation of predicted with true classes, -1 to 1; 0 is chance",
+    "exact_match": "the share of answers that are a reference but for case, articles and punctuation",
+    "pearson": "the correlation of predicted with true values, -1 to 1",
+    "spearman": "the correlation of their ranks, -1 to 1",
+    "invalid": "the share of outputs that are no label",
+}
+"""Explains these scores (data.task.Task.meanings)."""
 
 
 def scores_of(task: str, confusion: np.ndarray) -> dict[str, float]:

@@ -105,6 +105,10 @@ class LabelledTask(Task[LabelledData]):
         return dict.fromkeys(("f1", "macro_f1", "matthews", "exact_match", "pearson", "spearman"), False)
 
     @property
+    def meanings(self) -> Mapping[str, str]:
+        return metrics.MEANINGS
+
+    @property
     def given(self) -> str:
         return "text"
 

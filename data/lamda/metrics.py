@@ -5,6 +5,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+MEANINGS = {
+    "auc": "how often a conversation with a good rating is rated above one with a bad rating; 0.5 is chance",
+    "accuracy": "the share of ratings that are told right",
+    "good": "the share of ratings that are good",
+    "chosen": "the share of good ratings among the responses that the model would choose of several",
+    "reciprocal_rank": "the mean of 1 over the true response's place among others",
+    "first": "the share of true responses that are likelier than all others",
+}
+"""Explains these scores (data.task.Task.meanings)."""
+
 
 def auc(good: Sequence[bool], scores: Sequence[float]) -> float:
     """Returns the area under the ROC curve: how often a good example has a higher score than a bad one, ties by half.

@@ -37,6 +37,10 @@ class LamdaTask(WeightedTask):
         better_higher = (*of_ratings, "reciprocal_rank", "first")
         return {**super().directions, **dict.fromkeys(better_higher, False)}
 
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return {**super().meanings, **metrics.MEANINGS}
+
     def candidate_sets(self, cache: Path, vocabulary: Path, config: RateAndRank) -> list[CandidateSet]:
         """Returns the ratings of conversations, good and bad, and true responses among others."""
         tokenizer, manifest = Tokenizer(vocabulary), read_manifest(cache)

@@ -16,10 +16,16 @@ from data.multimodal.vocabulary import Languages
 from data.reading import caches
 from data.reading.examples import StoredExamples
 from data.scores import chrf
-from data.speech.metrics import error_rates
+from data.speech import metrics
 from data.task import Example
 
 _COLUMNS = ("chrf", "exact", "wer")
+MEANINGS = metrics.MEANINGS | {
+    "exact": "the share of texts that are written as the reference is, but for case",
+    "most frequent text": "the training text that is most frequent of the source and language",
+    "nearest picture": "the text of the training picture that is nearest by its pixels",
+    "nearest to the model": "the text of the training picture whose vector, by the model, is nearest",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +172,7 @@ def _scores(pairs: Sequence[tuple[str, str]]) -> dict[str, float]:
         return {"chrf": 0.0, "exact": 0.0, "wer": 0.0}
     texts, outputs = map(list, zip(*pairs, strict=True))
     exact = float(np.mean([text.lower() == output.lower() for text, output in pairs]))
-    return chrf(texts, outputs) | {"exact": exact, "wer": error_rates(texts, outputs)["wer"]}
+    return chrf(texts, outputs) | {"exact": exact, "wer": metrics.error_rates(texts, outputs)["wer"]}
 
 
 @dataclasses.dataclass(frozen=True)

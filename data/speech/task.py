@@ -10,7 +10,7 @@ import numpy as np
 from data import paths
 from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import StoredExamples
-from data.speech import masks, sound, spectra
+from data.speech import masks, metrics, sound, spectra
 from data.speech.config import ALIGN, SpeechData
 from data.speech.decoding import SpeechDecoding
 from data.task import DataError, Example, HeldOutExamples, Task
@@ -161,6 +161,10 @@ class SpeechTask(Task[SpeechData]):
     @property
     def directions(self) -> Mapping[str, bool]:
         return {"wer": True, "cer": True, "chrf": False, "bleu": False, "impossible": True}
+
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return metrics.MEANINGS
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         hours = {task: part["seconds"] / 3600 for task, part in manifest["parts"].items()}

@@ -15,6 +15,12 @@ from data.text.config import MaskedTextData, SpanTextData, TextData
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
 
+_MEANINGS = {
+    "perplexity": "e to the cross-entropy of a token: among how many equally likely ones it is as hard to guess",
+    "byte_perplexity": "the same of a byte, which models with other vocabularies can be compared by",
+    "bits_per_byte": "its logarithm of base 2",
+}
+
 
 class TextTask(Task[TextData]):
     """Packed rows of running text; held-out text is scored per token and per byte."""
@@ -70,6 +76,10 @@ class TextTask(Task[TextData]):
     @property
     def directions(self) -> Mapping[str, bool]:
         return dict.fromkeys(("perplexity", "byte_perplexity", "bits_per_byte"), True)
+
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return _MEANINGS
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         tokens = sum(part["tokens"] for part in manifest["parts"].values())

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from data.labelled import metrics
 from data.reading.caches import cache_folder, check_fields, check_vocabularies, examples, read_manifest, smallest_vocabulary
 from data.reading.examples import unpack
 from data.reading.tally import Tally
@@ -51,6 +52,10 @@ class TextToTextTask(Task[TextToTextData]):
     def directions(self) -> Mapping[str, bool]:
         scores = ("accuracy", "f1", "macro_f1", "matthews", "exact_match")
         return dict.fromkeys(scores, False) | {"invalid": True}
+
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return metrics.MEANINGS
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         count = sum(part["examples"] for part in manifest["parts"].values())

@@ -11,6 +11,7 @@ import numpy as np
 from data.decoding import PREFIX, Decoding, Scores
 from data.features import positions, slots
 from data.reading import caches
+from data.scores import MEANINGS as STRING_SCORES
 from data.scores import bleu, chrf
 from data.task import Example
 from data.translation.config import Translate
@@ -19,6 +20,13 @@ from data.translation.vocabularies import ENGLISH, open_vocabularies
 
 BUCKETS = ("high", "middle", "low")
 COLUMNS = ("stripped_bleu", "bleu", "stripped_chrf", "chrf")
+MEANINGS = STRING_SCORES | {
+    "stripped_bleu": "BLEU of lower-case words alone, without placeholders, tags and punctuation, which a copy has right",
+    "stripped_chrf": "chrF of the same words",
+    "buckets": "high, middle and low resource are thirds of the languages by their pairs in training; unseen had none",
+    "source copied": "the source itself in place of a translation",
+    "other sources": "the model's output for another source of the language: what it scores without reading the source",
+}
 _LENGTH = 256  # tokens of a source where no manifest says how long a row is
 _MARKS = re.compile(r"[^\w\s]|_")
 

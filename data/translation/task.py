@@ -12,7 +12,7 @@ from data.reading.examples import unpack
 from data.reading.tally import Tally
 from data.task import Example, HeldOutExamples, Task
 from data.translation.config import TranslationData
-from data.translation.decoding import BUCKETS, Sentence, TranslationDecoding, read_sentences
+from data.translation.decoding import BUCKETS, MEANINGS, Sentence, TranslationDecoding, read_sentences
 from data.translation.vocabularies import open_vocabularies
 from models.families import ModelConfig
 
@@ -73,6 +73,10 @@ class TranslationTask(Task[TranslationData]):
     def directions(self) -> Mapping[str, bool]:
         scores = ("bleu", "chrf", "stripped_bleu", "stripped_chrf")
         return dict.fromkeys((*scores, *(f"stripped_bleu_{bucket}" for bucket in (*BUCKETS, "unseen"))), False)
+
+    @property
+    def meanings(self) -> Mapping[str, str]:
+        return MEANINGS
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         languages, pairs = manifest["languages"], sum(language["pairs"] for language in manifest["languages"].values())

@@ -16,12 +16,12 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, dropout, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block, Role
-from models.protocol import Batch, Classifies, Context, Staged
+from models.protocol import Batch, Classifies, Context, Embeds, Staged
 from models.sharding.component import Component
 from models.sharding.params import stack_modules
 
 
-class Bert(Staged, Classifies):
+class Bert(Staged, Classifies, Embeds):
     """The whole model. Parameters only; every method is a pure function of them and its arguments."""
 
     def __init__(self, c: BertConfig, key: jax.Array, scope: Component):
@@ -70,6 +70,10 @@ class Bert(Staged, Classifies):
     @property
     def classes(self) -> int:
         return self.head.classes
+
+    @property
+    def embeds(self) -> bool:
+        return self.head.embeds
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the stack's input [B, L, M]: the embeddings, or what a first layer before it makes of them."""

@@ -132,12 +132,9 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
-        """Raises LayoutError where rows are dealt out to microbatches and routing groups span rows."""
-        pipeline = self.scope.layout.pipeline(self.stack_name)
-        parts = microbatches * (pipeline.microbatches if pipeline else 1)
-        if self.c.moe and parts > 1:
-            check_groups(self.c.moe, lengths.values(), parts)
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:
+        if self.c.moe:
+            check_groups(self.c.moe, self.scope, {self.stack_name: lengths["tokens"]}, microbatches, rows)
 
     def _arranged(self, batch: Batch) -> AttentionInputs:
         """Returns the attention inputs of a batch in the layout's order."""

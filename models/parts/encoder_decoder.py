@@ -152,11 +152,9 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
             self.output_logits, x[0], batch["targets"], used_BL, total, c.loss.label_smoothing, self.scope, c.loss.z_weight
         )
 
-    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
-        pipelines = {side: self.scope.layout.pipeline(path) for side, path in self.routed.items()}
-        parts = {side: microbatches * (p.microbatches if p else 1) for side, p in pipelines.items()}
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:
         if self.c.moe:
-            check_groups(self.c.moe, [lengths[side] for side, n in parts.items() if n > 1], max(parts.values()))
+            check_groups(self.c.moe, self.scope, {path: lengths[k] for k, path in self.routed.items()}, microbatches, rows)
 
     @property
     def routed(self) -> dict[str, str]:

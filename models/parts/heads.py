@@ -33,10 +33,12 @@ class Head(nnx.Module, abc.ABC):
       couples_examples: whether the loss compares examples of a batch with each other; see models.protocol.Model.coupled.
       classes: how many classes of whole examples the outputs are logits of; 0 where they are none; see
         models.protocol.Classifies.
+      embeds: whether the outputs are unit vectors of whole examples; see models.protocol.Embeds.
     """
 
     couples_examples: ClassVar[bool] = False
     classes: int = 0
+    embeds: ClassVar[bool] = False
 
     @abc.abstractmethod
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
@@ -214,6 +216,7 @@ class SentenceEmbeddingHead(Head):
     """
 
     couples_examples: ClassVar[bool] = True
+    embeds: ClassVar[bool] = True
 
     def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, scope: Component):
         self.temperature = head.temperature

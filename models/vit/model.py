@@ -135,12 +135,9 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         """Returns the number of pictures, padding left out."""
         return {"images": self.totals(batch)["images"]}
 
-    def check_rows(self, lengths: Mapping[str, int], microbatches: int) -> None:
-        """Raises LayoutError where pictures are dealt out to microbatches and routing groups span pictures."""
-        pipeline = self.scope.layout.pipeline("encoder")
-        parts = microbatches * (pipeline.microbatches if pipeline else 1)
-        if self.c.moe and parts > 1:
-            check_groups(self.c.moe, [self.c.length], parts)
+    def check_rows(self, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:
+        if self.c.moe:
+            check_groups(self.c.moe, self.scope, {self.stack_name: self.c.length}, microbatches, rows)
 
 
 class Head(nnx.Module):

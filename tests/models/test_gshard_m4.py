@@ -19,6 +19,7 @@ from models.sharding.layout import LayoutError
 from models.sharding.params import describe, with_params
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
+from trainers import trainer
 from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
 
@@ -215,6 +216,49 @@ def test_a_pipelined_tower_alone_is_asked():
     make_plan(e, abstract=True)
     with pytest.raises(LayoutError, match=r"rows of 24 positions, .* nearest size that fits is 24"):
         make_plan(dataclasses.replace(e, data=dataclasses.replace(e.data, source_length=24)), abstract=True)
+
+
+@pytest.mark.parametrize(
+    ("layout", "sizes", "refused"),
+    [
+        (
+            ("expert_parallel", 1, 8),
+            (8, 64, 48, 1),
+            "data.batch_size=8: .*'decoder.moe'.* 8 rows of 48 .*=64 .* 8 shards; .* is 32 rows",
+        ),
+        (("expert_parallel", 1, 8), (40, 64, 48, 1), "data.batch_size=40: .* fits is 32 or 64 rows"),
+        (("expert_parallel", 1, 8), (32, 64, 48, 1), ""),
+        (("expert_parallel", 1, 1), (2, 64, 48, 1), "data.batch_size=2: .* 1 shards; .* fits is 4 rows"),
+        (("expert_parallel", 1, 1), (4, 64, 48, 1), ""),
+        (("expert_parallel", 1, 8), (12, 64, 48, 1), "data.batch_size=12 is not divisible by .*=1 x 8 shards .* fits is 8 or 16"),
+        (
+            ("expert_parallel", 1, 2),
+            (10, 64, 64, 4),
+            "data.batch_size=10 is not divisible by train.microbatches=4 x 2 shards .* 8 or 16",
+        ),
+        (("pipelines_with_experts", 2, 1, 2), (8, 32, 64, 1), "group_size=64: routing groups span rows of 32 and 64"),
+        (
+            ("pipelines_with_experts", 2, 1, 2),
+            (2, 64, 64, 1),
+            "data.batch_size=2: .* 2 microbatches x 2 shards; .* fits is 4 rows",
+        ),
+    ],
+)
+def test_a_batch_that_is_no_whole_number_of_groups_is_refused(layout, sizes, refused, tmp_path):
+    """Each shard has whole routing groups of either side: a plan says so before a step is traced, with the nearest batch size
+    that fits both sides, and the run's folder is not made."""
+    name, *mesh = layout
+    rows, source, target, microbatches = sizes
+    e = tiny(layers=8, **{"moe.group_size": 64})
+    data = dataclasses.replace(e.data, batch_size=rows, source_length=source, target_length=target, cache=None)
+    train = dataclasses.replace(e.train, microbatches=microbatches)
+    e = dataclasses.replace(e, data=data, train=train, layout=LAYOUTS[name](*mesh))
+    if not refused:
+        make_plan(e, abstract=True)
+        return
+    with pytest.raises(LayoutError, match=refused) as error:
+        trainer.train(e, tmp_path / "run", devices=jax.devices()[: e.layout.devices])
+    assert "\n" not in str(error.value) and not (tmp_path / "run").exists()
 
 
 @pytest.mark.integration

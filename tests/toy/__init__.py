@@ -1,5 +1,5 @@
 """Families of models and kinds of data that live in tests alone: convolutions on float grids, and a linear classifier of
-pictures or of colours, which the ordinary commands prepare from a file.
+pictures or of colours, the kind that scripts.new copies, which the ordinary commands prepare from a file.
 
 They show that nothing outside their folders asks which family or kind there is.
 """
@@ -12,7 +12,8 @@ _PLACES = (
     (families.FAMILIES, "toy_conv", "tests.toy.conv"),
     (families.FAMILIES, "toy_linear", "tests.toy.linear"),
     (kinds.KINDS, "toy_grids", "tests.toy.grids"),
-    (kinds.KINDS, "toy_swatches", "tests.toy.swatches"),
+    (kinds.KINDS, "skeleton", "scripts.skeletons.kind"),
+    (registry.MODULES, "skeleton", "scripts.skeletons.kind.experiments"),
     (registry.MODULES, "toy", "tests.toy.experiments"),
 )
 

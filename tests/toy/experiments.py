@@ -6,10 +6,10 @@ from configs.experiment import Checkpointing, Experiment, Train
 from configs.optimizers import Constant, Sgd
 from data.images.config import Augmentation, ImageData
 from models.sharding.layouts import data_parallel
+from scripts.skeletons.kind.config import SkeletonData
 from tests.toy.conv.config import ToyConvConfig
 from tests.toy.grids.config import ToyGrids
 from tests.toy.linear.config import ToyLinearConfig
-from tests.toy.swatches.config import SwatchData
 
 
 def conv() -> Experiment:
@@ -36,6 +36,6 @@ def linear() -> Experiment:
     )
 
 
-def swatches() -> Experiment:
+def colours() -> Experiment:
     """Names colours."""
-    return dataclasses.replace(linear(), data=SwatchData())
+    return dataclasses.replace(linear(), data=SkeletonData())

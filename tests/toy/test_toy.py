@@ -204,7 +204,7 @@ def test_a_cache_is_prepared_and_trained_on(tmp_path, monkeypatch, capsys):
     """scripts.prepare_data makes a cache of a kind that it does not know of from a user's file, once; scripts.train learns from
     it, and scripts.evaluate scores it."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
-    rng, file = np.random.default_rng(0), tmp_path / "tints.swatches"
+    rng, file = np.random.default_rng(0), tmp_path / "tints.colours"
     colours = np.unique(rng.integers(0, 256, (200, 3)), axis=0)
     file.write_text("".join(f"{r},{g},{b},{('red', 'green', 'blue')[np.argmax((r, g, b))]}\n" for r, g, b in colours))
     for _ in range(2):
@@ -212,12 +212,12 @@ def test_a_cache_is_prepared_and_trained_on(tmp_path, monkeypatch, capsys):
     assert "tints: up to date" in capsys.readouterr().err
     cache = tmp_path / "data" / "caches" / "tints"
     manifest = json.loads((cache / "manifest.json").read_text())
-    assert manifest["kind"] == "toy_swatches" and manifest["labels"] == ["blue", "green", "red"]
+    assert manifest["kind"] == "skeleton" and manifest["labels"] == ["blue", "green", "red"]
     held_out = [
         len((tmp_path / "data" / "caches" / "tints" / f"{s}.jsonl").read_text().splitlines()) for s in ("validation", "test")
     ]
     assert manifest["parts"]["all"]["rows"] + sum(held_out) == len(colours) and 30 < held_out[1] < 50
     options = ("--layout", "data_parallel:8x1", "--data.cache", "tints")
-    command(train_script, monkeypatch, capsys, "toy.swatches", "--workdir", tmp_path / "run", *options)
+    command(train_script, monkeypatch, capsys, "toy.colours", "--workdir", tmp_path / "run", *options)
     scores = command(evaluate_script, monkeypatch, capsys, "--checkpoint", tmp_path / "run", "--json")
     assert json.loads(scores)["all"]["cross_entropy"] < losses(tmp_path / "run")[0]

@@ -1,6 +1,7 @@
 """Evaluators: scores of a model's parameters on held-out data, found by what an experiment's `eval` describes."""
 
 import importlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -33,6 +34,20 @@ class Evaluator(Protocol):
         ...
 
 
+def legend(scores: Mapping[str, Any], meanings: Mapping[str, str]) -> list[str]:
+    """Returns a line for each of a report's scores and baselines that its task explains (data.task.Task.meanings)."""
+
+    def names(of_part: Mapping[str, Any]) -> Iterator[str]:
+        for name, value in of_part.items():
+            yield name.rpartition("/")[2]
+            yield from names(value) if isinstance(value, Mapping) else ()
+
+    known = {*names(scores)}
+    width = max(map(len, meanings), default=0)
+    explained = (name for name in meanings if any(k == name or k.startswith(f"{name}_") for k in known))
+    return [f"{name:{width}}  {meanings[name]}" for name in explained]
+
+
 def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -> Evaluator:
     """Returns the evaluator that an experiment's `eval` describes: the `EVALUATOR` of the module that it names.
 
@@ -45,5 +60,5 @@ def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -
       LayoutError: the model's layout would have it compute something else than one device does.
     """
     if isinstance(model, ChecksRows):  # the layout need not be the one that it was trained with
-        model.check_rows({name: f.shape[0] for name, f in e.data.features().items() if f.axes == ("length",)}, 1)
+        model.check_rows({name: f.shape[0] for name, f in e.data.features().items() if f.axes == ("length",)}, 1, rows=None)
     return importlib.import_module(f"trainers.evaluation.{e.eval.form}").EVALUATOR(model, e, cache, vocabulary)

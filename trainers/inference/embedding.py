@@ -11,8 +11,7 @@ from configs.experiment import Experiment
 from data.kinds import task_of
 from data.task import ReadsGiven
 from models.errors import UserError
-from models.parts.heads_config import SentenceEmbedding
-from models.protocol import Batch, Model
+from models.protocol import Batch, Embeds, Model
 from models.sharding.params import Params
 from trainers.inference.classification import by_example
 from trainers.inference.runner import Runner
@@ -32,7 +31,7 @@ class TextEmbedder:
 
     def __init__(self, model: Model, e: Experiment, vocabulary: Path):
         task = task_of(e.data)
-        if not (isinstance(getattr(model.c, "head", None), SentenceEmbedding) and isinstance(task, ReadsGiven)):
+        if not (isinstance(model, Embeds) and model.embeds and isinstance(task, ReadsGiven)):
             raise UserError(f"{e.name}: this model gives texts no vectors; bert.minilm_l6 does")
         self.task, self.vocabulary = task, vocabulary
         self._runner = Runner(model, e.data.features(), e.eval.batch_size, outputs)

@@ -3,7 +3,7 @@
 The compiler notes its own estimate of cycles for nearly everything that a core computes. It has none for collectives, priced by
 their bytes and the bandwidth of links (trainers.pods.links), none for copies between memories, priced by their bytes and the
 bandwidth of the main memory, none for gathers of rows, priced likewise by what they read and write, and none for Pallas kernels,
-priced by their FLOPs at a declared share of the peak. Instructions run in the order of the text (trainers.pods.schedule).
+priced by their FLOPs at a declared share of the peak. Instructions run in the order of the text (trainers.pods.simulation).
 Instructions without a price are listed as problems, never silently left out.
 
 Sorts, and gathers and scatters of single numbers, have no estimate either. They count as unpriced, by the bytes in main memory
@@ -23,7 +23,7 @@ from trainers.hlo.collectives import KINDS, UNREAD, Collective
 from trainers.hlo.parsing import Computation, HloError, Instruction, Program, phase
 from trainers.hlo.trip_counts import Node, Site, tree
 from trainers.pods.links import Torus, Transfer
-from trainers.pods.schedule import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
+from trainers.pods.simulation import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
 from trainers.runtime.chips import Slice
 
 UNPRICED = 0.02  # share of a step without an estimate above which the price is invalid

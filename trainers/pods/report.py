@@ -11,10 +11,11 @@ from models.sharding import torus
 from models.sharding.pipelines.gpipe import schedules
 from trainers.hlo import model_flops, parsing
 from trainers.hlo.collectives import KINDS
+from trainers.hlo.formatting import seconds
 from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
 from trainers.pods.price import Price, price
-from trainers.pods.schedule import Row, Span
+from trainers.pods.simulation import Row, Span
 from trainers.runtime.chips import GIB, Slice
 from trainers.text_table import markdown, text_table
 
@@ -178,24 +179,24 @@ def as_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['experiment']} on {report['topology']}: {report['chips']} chips, layout {report['layout']!r}: {placement}",
         f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
-        f"  step {step:.3f} s, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
+        f"  step {seconds(step)}, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
         *_trust(report),
         f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",
     ]
     if report["published"]:
         lines.append(f"  published: {report['published']}")
     lines += ["", "  a modelled step"]
-    lines += [f"  {name:16} {s:9.3f} s {100 * s / step:6.1f} %" for name, s in report["parts"].items() if s > 0]
-    head = ["communication", "axes", "times", "GiB", "s", "exposed s"]
+    lines += [f"  {name:16} {seconds(s, step):>9} {100 * s / step:6.1f} %" for name, s in report["parts"].items() if s > 0]
+    head = ["communication", "axes", "times", "GiB", "time", "exposed"]
     rows = (
-        [c["kind"], "*".join(c["axes"] or ()) or "-", f"{c['times']:,}"]
-        + [f"{x:.{digits}f}" for x, digits in ((c["bytes"] / GIB, 2), (c["seconds"], 3), (c["exposed_s"], 3))]
+        [c["kind"], "*".join(c["axes"] or ()) or "-", f"{c['times']:,}", f"{c['bytes'] / GIB:.2f}"]
+        + [seconds(c[name], step) for name in ("seconds", "exposed_s")]
         for c in report["collectives"]
     )
     lines += ["", *(f"  {line}" for line in text_table(head, rows, range(2, 6)))]
     lines += ["", "  costliest"]
     lines += [
-        f"  {row['seconds']:8.3f} s  {row['kind']:10} {row['label']:28} {row['component']} {row['source']}"
+        f"  {seconds(row['seconds'], step):>9}  {row['kind']:10} {row['label']:28} {row['component']} {row['source']}"
         for row in report["rows"]
     ]
     lines += ["", *(f"  CHECK FAILED: {problem}" for problem in report["problems"])]

@@ -18,6 +18,7 @@ from configs import registry
 from configs.experiment import Experiment
 from data.paths import data_dir, digest, write_whole
 from models.sharding.layout import Layout, LayoutError
+from trainers.hlo.formatting import seconds
 from trainers.pods.bound import Bound, bound
 from trainers.pods.layout_candidates import Candidate, candidates, distance
 from trainers.pods.libtpu import versions
@@ -50,7 +51,7 @@ class Result:
         return self.report["modelled_step_s"] if self.fits else math.inf
 
     def __str__(self) -> str:
-        outcome = f"{self.step_s:.3g} s modelled, fits" if self.fits else self.report.get("error", "does not fit")
+        outcome = f"{seconds(self.step_s)} modelled, fits" if self.fits else self.report.get("error", "does not fit")
         return f"{self.candidate.text}: {outcome}"
 
 

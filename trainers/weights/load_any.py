@@ -7,6 +7,7 @@ from pathlib import Path
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.packages.weights import how_to_fetch
 from data.reading.caches import cache_folder
 from models.errors import nearest, shortened
 from models.execution import Dtype, Execution
@@ -40,7 +41,7 @@ def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment
     if path.name != CTRANSLATE2:
         huggingface.refuse_pickle(path)
     if not path.exists():
-        raise InterchangeError(f"no weights at {path}: there is no such file or folder")
+        raise InterchangeError(f"no weights at {path}: there is no such file or folder{how_to_fetch(path)}")
     if (path / release.SUMS).exists():
         source = release.Release(path)
         return source.experiment, source

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
+from models.errors import multiples
 from models.execution import Dispatch, Execution
 from models.parts.layers import ACTIVATIONS, FeedForward, dropout, project, split_key
 from models.parts.losses import Loss, Ratio, per, zero_loss
@@ -23,6 +24,7 @@ from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.params import Initializer, normal, param, zeros
+from models.sharding.pipelines.gpipe import data_axes, stage_axes
 
 
 class Moe(nnx.Module):
@@ -202,16 +204,44 @@ def routing_loss(
     return Loss(extra, extra, metrics | {f"moe/load_{tower}": pooled["load"]})
 
 
-def check_groups(c: MoeConfig, lengths: Iterable[int], microbatches: int) -> None:
-    """Checks that routing groups lie within rows that are dealt out to microbatches, one by one.
+def check_groups(c: MoeConfig, scope: Component, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:
+    """Checks that the rows of a batch can be cut into routing groups (models.protocol.ChecksRows).
 
     Args:
-      lengths: positions of the rows.
+      scope: of the model.
+      lengths: positions of a row, by the stack of layers whose mixtures route them.
 
     Raises:
-      LayoutError: groups that span rows: they would have other rows in them. It names the nearest size that fits.
+      LayoutError: groups that span rows that are dealt out to microbatches: they would have other rows in them. Or groups that do
+        not come out even in a batch, or over the shards that its groups are cut into. It names the nearest choice that fits.
     """
-    lengths = list(lengths)
+    pipelines = {path: scope.layout.pipeline(path) for path in lengths}
+    parts = {path: microbatches * (p.microbatches if p else 1) for path, p in pipelines.items()}
+    _check_groups_within_rows(c, [lengths[path] for path, n in parts.items() if n > 1], max(parts.values()))
+    if rows is None:
+        return
+    shards = {path: _shards_of_groups(scope.at(f"{path}.moe"), scope.at(path)) for path in lengths}
+    together = {path: c.group_size * n for path, n in shards.items()}  # tokens that all shards have in a group each
+    fits = {path: parts[path] * (n // math.gcd(n, lengths[path])) for path, n in together.items()}
+    for path, multiple in fits.items():
+        if rows % multiple:
+            every = math.lcm(*fits.values(), microbatches * scope.num_shards("batch"))
+            raise LayoutError(
+                f"data.batch_size={rows}: component '{path}.moe' cannot cut {rows} rows of {lengths[path]} positions into "
+                f"routing groups of model.moe.group_size={c.group_size} tokens for {parts[path]} microbatches x {shards[path]} "
+                f"shards; the nearest that fits is {multiples(rows, every)} rows"
+            )
+
+
+def _shards_of_groups(mixture: Component, stack: Component) -> int:
+    """Returns how many shards have groups of their own: of a stage where the stack is pipelined, whose data shards do."""
+    axes = set(mixture.layout.resolve(mixture.path).get("group", ()))
+    if mixture.layout.pipeline(stack.path):
+        axes = axes - {*stage_axes(stack)} | {*data_axes(stack)}
+    return mixture.layout.num_shards(tuple(axes))
+
+
+def _check_groups_within_rows(c: MoeConfig, lengths: Sequence[int], microbatches: int) -> None:
     if any(length % c.group_size for length in lengths):
         common = math.gcd(*lengths)
         nearest = min((n for n in range(1, common + 1) if common % n == 0), key=lambda n: abs(n - c.group_size))

@@ -17,11 +17,16 @@ class SkeletonCache(SourceCache):
     """
 
     kind: ClassVar[str] = "skeleton"
+    made_of: ClassVar[str] = "a file of colours, NAME.colours, with a line R,G,B,NAME for each"
 
     side: int = 8
     validation: float = 0.1
     test: float = 0.1
 
+    @classmethod
+    def from_source(cls, source: str, columns: str = "") -> "SkeletonCache | None":
+        return cls(source=f"file:{Path(source).resolve()}") if source.endswith(".colours") else None
+
 
 CACHES = (SkeletonCache,)
-ENTRIES = {"skeleton_sample": SkeletonCache(source=f"file:{Path(__file__).resolve().parent / 'sample.csv'}")}
+ENTRIES = {"skeleton_sample": SkeletonCache(source=f"file:{Path(__file__).resolve().parent / 'sample.colours'}")}

@@ -25,5 +25,5 @@ def random() -> Experiment:
 
 
 def sample() -> Experiment:
-    """Learns the names of the colours in sample.csv; --prepare makes the cache of them."""
+    """Learns the names of the colours in sample.colours; --prepare makes the cache of them."""
     return dataclasses.replace(random(), data=SkeletonData(cache="skeleton_sample"))

@@ -1,10 +1,12 @@
 import dataclasses
 import hashlib
+import io
 import re
 import sys
 
 import pytest
 
+from data import progress
 from data.packages import fetch
 from data.packages.fetch import FetchError, Package
 
@@ -78,10 +80,33 @@ def test_a_missing_client_gives_one_line(tmp_path):
         fetch.run_client(["no-such-client"], cwd=tmp_path, what="some 1.0")
 
 
+def test_a_client_announces_what_it_fetches():
+    """A wheel's size, not that of its metadata; one that is in pip's own cache is there at once."""
+    lines = ["Collecting some==1.0", "  Downloading some-1.0-py3-none-any.whl.metadata (1.6 kB)"]
+    assert fetch.announced("\n".join(lines)) is None
+    assert fetch.announced("\n".join([*lines, "Downloading some-1.0-py3-none-any.whl (12.5 MB)", ""])) == 12.5e6
+    assert fetch.announced("  Using cached some-1.0-py3-none-any.whl (12.5 MB)") is None
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(("line", "last"), [("Downloading some.whl (4 kB)", "100 %  4.00k/4.00kB"), ("", " 4.00kB  00:0")])
+def test_what_has_arrived_is_shown(tmp_path, monkeypatch, line, last):
+    """Bytes in the folder of those that are announced, or alone; the client's own lines are not shown."""
+    err = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", err)
+    monkeypatch.setattr(progress, "LINES", 0)
+    monkeypatch.setitem(progress._state, "shown", True)
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)
+    client = [sys.executable, "-c", f"print({line!r}); open('some.whl', 'wb').write(bytes(4000))"]
+    fetch.run_client(client, cwd=tmp_path, what="some 1.0")
+    written = err.getvalue().splitlines()
+    assert written[-1].startswith("fetching some 1.0 ") and last in written[-1] and not any("Downloading" in w for w in written)
+
+
 @pytest.mark.parametrize(
     "registry, command",
     [
-        ("pypi", "-m pip download --quiet .* --no-deps --only-binary=:all: .*--dest=. some==1.0$"),
+        ("pypi", "-m pip download .* --no-deps --only-binary=:all: .*--dest=. some==1.0$"),
         ("npm", "^npm pack --silent some@1.0$"),
         ("debian", "^apt-get .*-oDir::State::Lists=.*/lists .* download some=1.0$"),
     ],

@@ -53,7 +53,9 @@ def test_weights_are_fetched_once(tiny_weights, monkeypatch):
 
 def test_missing_weights_say_how_to_fetch_them(tiny_weights):
     """Weights that were not fetched are refused in one line with the command."""
-    with pytest.raises(FetchError, match=r"^no weights at .*tiny; run: python -m scripts.prepare_data tiny$"):
+    with pytest.raises(
+        FetchError, match=r"^no weights at .*tiny; run: python -m scripts.prepare_data tiny, or scripts.train with --prepare$"
+    ):
         weights.weights_folder("tiny", tiny_weights)
 
 

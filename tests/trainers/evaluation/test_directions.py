@@ -10,6 +10,7 @@ from data.labelled import metrics
 from data.task import Task
 from data.translation import decoding
 from trainers.evaluation.directions import lower_is_better
+from trainers.evaluation.evaluator import legend
 
 
 def task(name: str) -> Task:
@@ -42,3 +43,20 @@ def test_a_metric_without_a_direction_is_refused(name):
     """A number of examples is no score; a new metric is not guessed at."""
     with pytest.raises(ConfigError, match=f"metric '{name}': neither more nor less of it is known to be better"):
         lower_is_better(name, task("bert.base_mnli").directions)
+
+
+def test_every_score_with_a_direction_is_explained():
+    """Each score of every task of the zoo has a line, but accuracy, which is known."""
+    tasks = {type(made).__name__: made for made in map(task, registry.names())}
+    assert len(tasks) > 10
+    for made in tasks.values():
+        for name in set(made.directions) - {"accuracy"}:
+            assert legend({"all": {f"lead_1/{name}": 0.0}}, made.meanings), name
+
+
+def test_a_legend_explains_what_is_printed():
+    """Scores, parts and baselines that a report has, in the order of the task's table, and no others."""
+    scores = {"all": {"csi_0.2": 1.0, "examples": 3.0}, "baselines": {"copied": {"csi_0.2": 0.5}}}
+    meanings = {"cs": "no", "csi": "hits", "crps": "no", "copied": "nothing forecast"}
+    assert legend(scores, meanings) == ["csi     hits", "copied  nothing forecast"]
+    assert legend(scores, {}) == []

@@ -1,6 +1,7 @@
 """Metrics on Weights & Biases, with a client of the same form in its place: the real one is not among the locked packages."""
 
 import json
+import re
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -62,6 +63,25 @@ def test_a_run_and_its_resumption_send_what_the_log_has(small, tmp_path, client)
     first, second = client.started
     assert first["id"] == second["id"] and first["project"] == "zoo" and first["resume"] == "allow"
     assert json.dumps(first["config"]) and client.ended == [0, 0]
+
+
+@pytest.mark.integration
+def test_the_real_client_goes_on_with_the_identity_and_the_steps(tmp_path, monkeypatch):
+    """Offline each start has a folder, named by the one identity that the run's folder keeps, with the steps of the run."""
+    pytest.importorskip("wandb", reason="the client of W&B is not installed; it is not among the locked packages")
+    for name, value in {wandb.PROJECT: "zoo", "WANDB_MODE": "offline"}.items():
+        monkeypatch.setenv(name, value)
+    for steps in ((1, 2), (3, 4)):
+        with opened(tmp_path) as run:
+            for step in steps:
+                run.logged(Logged(step, {"loss": 1 / step}, {"tokens": 10.0}, 1.0))
+    identity = (tmp_path / wandb.IDENTITY).read_text().strip()
+    files = sorted(
+        (tmp_path / "wandb").glob(f"offline-run-*-{identity}/run-{identity}.wandb"), key=lambda file: file.stat().st_mtime
+    )
+    # A value in the client's file is its name, the tag of field 16, its length and its text.
+    stored = [[int(text) for text in re.findall(rb"\x04step\x82\x01.(\d+)", file.read_bytes())] for file in files]
+    assert [sorted(set(steps)) for steps in stored] == [[1, 2], [3, 4]]
 
 
 def test_numbers_that_are_not_finite_are_left_out(tmp_path, client):

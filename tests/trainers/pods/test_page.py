@@ -17,7 +17,7 @@ from trainers.pods.drawings import parts_of
 from trainers.pods.page import page, ticks, timeline
 from trainers.pods.report import as_text
 from trainers.pods.report import table as markdown
-from trainers.pods.schedule import Loop, Row, Run, Simulation, Start, Wait, Work
+from trainers.pods.simulation import Loop, Row, Run, Simulation, Start, Wait, Work
 from trainers.pods.trace import LANES, trace, tracks
 
 VOID = {"meta", "br", "img", "link", "input", "hr"}
@@ -338,6 +338,27 @@ def test_numbers_read_well():
     assert said(short, 512, 119_800.0, 5.92e18) == ["512", "119.8 k", "5.9 E"]
     assert said(size, 100, 3 * 2**20, 2**41) == ["100 B", "3.0 MiB", "2.0 TiB"]
     assert [words for _, words in ticks(0.099, 0.307)] == ["100 ms", "150 ms", "200 ms", "250 ms"]
+
+
+@pytest.mark.parametrize(
+    ("scale", "step", "lines"),
+    [(1, "17.5 s", ["matrix 14.53 s", "vector 0.70 s"]), (1e-6, "17.5 µs", ["matrix 14.53 µs", "vector 0.70 µs"])],
+)
+def test_the_text_has_the_unit_of_the_step(scale, step, lines):
+    """The parts, collectives and costliest operations of a step are in its unit, so that a small model's are no zeros."""
+
+    def scaled(row: dict) -> dict:
+        return row | {key: row[key] * scale for key in ("seconds", "exposed_s")}
+
+    parts = {name: s * scale for name, s in REPORT["parts"].items()}
+    tables = {name: [*map(scaled, REPORT[name])] for name in ("collectives", "rows")}
+    planned = changed(modelled_step_s=17.5 * scale, parts=parts, calibrated_on=3, **tables)
+    text = as_text(planned).replace(NBSP, " ")
+    words = " ".join(text.split())
+    assert f"step {step}, MFU" in words and all(line in words for line in lines)
+    unit = step.split()[1]
+    assert f"all-to-all data 384 2887.10 1.90 {unit} 1.50 {unit} " in words
+    assert f"2.90 {unit} matrix dot_general 1 " in words
 
 
 def test_a_mixture_s_plan_shows_what_empty_slots_would_add_and_claims_no_error():

@@ -7,7 +7,7 @@ import pytest
 from tests.helpers.programs import US, XY, X, Y, algorithm, cycles, price_of, priced, program, vector
 from trainers.hlo.collectives import KINDS
 from trainers.hlo.parsing import phase
-from trainers.pods import schedule
+from trainers.pods import simulation
 from trainers.pods.price import Price
 
 
@@ -427,7 +427,7 @@ def test_the_timeline_shows_three_iterations():
 
 def test_a_long_timeline_keeps_the_longest(monkeypatch):
     """The longest bars are kept where there are too many, in the order of time."""
-    monkeypatch.setattr(schedule, "SPANS", 2)
+    monkeypatch.setattr(simulation, "SPANS", 2)
     result = priced(vector("a", 3), vector("b", 1), vector("c", 2))
     assert [span.label for span in result.spans] == ["a", "c"]
 

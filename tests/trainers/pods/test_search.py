@@ -13,6 +13,7 @@ from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
 from trainers.hlo.activations import activations, program_flops
+from trainers.hlo.formatting import seconds as formatted
 from trainers.hlo.model_flops import model_flops
 from trainers.plan import make_plan
 from trainers.pods import search as module
@@ -198,7 +199,7 @@ def test_search_ranks_by_the_compiled_time_and_takes_few_of_a_kind(small, tmp_pa
     estimates = [estimate(r).step_s for r in sorted(results, key=lambda r: compiler.asked.index(r.candidate.text))]
     assert compiler.asked[0] == describe(small, FOUR)
     assert estimates[1:] == sorted(estimates[1:])
-    assert lines[1] == f"1/6 {compiler.asked[0]}: {len(compiler.asked[0])} s modelled, fits"
+    assert lines[1] == f"1/6 {compiler.asked[0]}: {formatted(len(compiler.asked[0]))} modelled, fits"
 
 
 def test_search_finds_nothing_slower_than_the_experiment_itself(small, tmp_path):

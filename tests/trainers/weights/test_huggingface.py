@@ -330,10 +330,18 @@ def test_layers_and_experts_beyond_any_model_are_refused_before_they_are_named(t
         tensors.matrix("{layer}.{expert}", ("w", (1, 1)), layers=2**14, experts=2**14).names()
 
 
-def test_what_holds_no_weights_is_refused(tmp_path):
-    """A pickle by its name alone; anything else with what was expected."""
+def test_what_holds_no_weights_is_refused(tmp_path, monkeypatch):
+    """A pickle by its name alone; anything else with what was expected, and how what a package has is fetched."""
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     (tmp_path / "model.ckpt").write_bytes(b"")
-    for path, part in {"model.ckpt": "is a pickle", "none": "no weights at", ".": "expected a release"}.items():
+    lines = {
+        "model.ckpt": "is a pickle",
+        "none": "no weights at .* no such file or folder$",
+        ".": "expected a release",
+        "weights/smollm2_135m": "run: python -m scripts.prepare_data smollm2_135m, or scripts.train with --prepare$",
+        "weights/smolm2_135m": "did you mean 'smollm2_135m'",
+    }
+    for path, part in lines.items():
         with pytest.raises(InterchangeError, match=part):
             load_any.open_weights(tmp_path / path)
 
