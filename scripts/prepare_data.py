@@ -21,6 +21,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from configs.overrides import override
 from configs.registry import ConfigError
@@ -28,6 +29,7 @@ from data import progress
 from data.config import CacheConfig
 from data.packages.weights import VOCABULARIES, WEIGHTS, fetch_weights
 from data.prepare import PREPARED, own_settings, settings_from
+from data.reading.caches import read_manifest
 from models.errors import nearest
 from scripts import cli
 from scripts.recipes.prepare import prepare
@@ -76,13 +78,13 @@ def main(arguments: list[str] | None = None) -> int:
             raise ConfigError(f"{options.name!r}: expected a name of your own, of letters and digits, for the data of --from")
         settings = override(own_of(options), overrides, ["from", "json", "vocabulary", "beam", "kind", "columns"])
         folder = prepare(options.name, settings, vocabulary=vocabulary, progress=say, beam=options.beam)
-        summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
+        summary = summarise(folder)
     elif options.name in WEIGHTS:
         folder = fetch_weights(options.name, progress=say)
         summary = {"weights": options.name, "folder": str(folder)}
     elif options.name in PREPARED:
         folder = prepare(options.name, vocabulary=vocabulary, progress=say, beam=options.beam)
-        summary = summarise(json.loads((folder / "manifest.json").read_text())) | {"folder": str(folder)}
+        summary = summarise(folder)
     elif options.name == reference.NAME:
         folder = reference.prepare(progress=say)
         summary = {"snippets": json.loads((folder / reference.RECORD).read_text())["snippets"], "folder": str(folder)}
@@ -129,14 +131,18 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def summarise(manifest: dict) -> dict:
-    """Returns a cache's manifest in a few numbers."""
+def summarise(cache: Path) -> dict[str, Any]:
+    """Returns a cache's manifest in a few numbers, with how many examples are held out."""
+    manifest = read_manifest(cache)
     name = "languages" if "languages" in manifest else "parts"
     counts = {name: len(manifest[name])}
     for part in manifest[name].values():
         for what, count in part.items():
             counts[what] = counts.get(what, 0) + count
-    return {"cache": manifest["cache"], **counts, "fingerprint": manifest["fingerprint"]}
+    for path in sorted(cache.glob("*.jsonl"), reverse=True):  # validation, then test
+        with path.open("rb") as lines:
+            counts[path.stem] = sum(1 for _ in lines)
+    return {"cache": manifest["cache"], **counts, "fingerprint": manifest["fingerprint"], "folder": str(cache)}
 
 
 if __name__ == "__main__":

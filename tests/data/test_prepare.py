@@ -11,6 +11,7 @@ from configs.registry import ConfigError
 from data import kinds, paths, prepare
 from data.cache_maker import maker_of
 from data.prepare import PREPARED
+from data.reading.caches import write_examples
 from scripts import prepare_data
 
 MODULES = (
@@ -46,14 +47,20 @@ def test_a_misspelt_name_gives_the_nearest():
     [
         (
             {"kind": "translation", "languages": {"sw": {"pairs": 2, "rows": 1}, "br": {"pairs": 3, "rows": 1}}},
-            {"languages": 2, "pairs": 5, "rows": 2},
+            {"languages": 2, "pairs": 5, "rows": 2, "validation": 0, "test": 3},
         ),
-        ({"kind": "text", "parts": {"a": {"rows": 4, "tokens": 9}}}, {"parts": 1, "rows": 4, "tokens": 9}),
+        (
+            {"kind": "text", "parts": {"a": {"rows": 4, "tokens": 9}}},
+            {"parts": 1, "rows": 4, "tokens": 9, "validation": 0, "test": 3},
+        ),
     ],
 )
 def test_the_summary_adds_up(monkeypatch, tmp_path, capsys, manifest, summary):
-    """The command prints a cache's counts, added up over its languages or parts; progress goes elsewhere."""
+    """The command prints a cache's counts, added up over its languages or parts, and how many examples each held-out split has,
+    also where it has none; progress goes elsewhere."""
     (tmp_path / "manifest.json").write_text(json.dumps({"cache": "some", "fingerprint": "f", **manifest}))
+    write_examples(tmp_path / "validation.jsonl", [])
+    write_examples(tmp_path / "test.jsonl", [{"text": "a\nb"}] * 3)
     monkeypatch.setattr(prepare_data, "prepare", lambda name, vocabulary, progress, beam: tmp_path)
     prepare_data.main(["gpt_small", "--json"])
     assert json.loads(capsys.readouterr().out) == {"cache": "some", **summary, "fingerprint": "f", "folder": str(tmp_path)}

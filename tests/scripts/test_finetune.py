@@ -2,29 +2,65 @@
 
 import dataclasses
 import functools
+import io
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
+import tokenizers as library
 from numpy.testing import assert_allclose
 
 from configs import registry
 from data.vocabularies import files
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.nested import changed
-from scripts import cli, convert, evaluate, generate, prepare_data, train
-from tests.helpers.chats import END, conversations, write_vocabulary
+from scripts import chat, cli, convert, evaluate, generate, prepare_data, train
+from tests.helpers.chats import END, START, conversations, write_vocabulary
 from tests.helpers.runs import with_train
 from trainers import trainer
 from trainers.checkpoints import checkpoint
+from trainers.inference.generation import Generator
 from trainers.plan import fresh_state, make_plan
 from trainers.weights import huggingface, peft
 from trainers.weights.load_any import open_model, open_weights
 from trainers.weights.source import Arrays
 
 pytestmark = pytest.mark.integration
+
+# A form of conversations that no released model has, as its template and as `written` writes it.
+NAMES = {"system": "rule", "user": "human", "assistant": "bot"}
+TEMPLATE = (
+    f"{{% for m in messages %}}{{{{ '{START}' + {NAMES}[m.role] + ': ' + m.content + '{END}' }}}}{{% endfor %}}"
+    f"{{% if add_generation_prompt %}}{{{{ '{START}bot: ' }}}}{{% endif %}}"
+)
+
+
+def written(messages: list[dict]) -> str:
+    """Returns the text of a conversation in TEMPLATE's form, up to where the next reply begins."""
+    return "".join(f"{START}{NAMES[m['role']]}: {m['content']}{END}" for m in messages) + f"{START}bot: "
+
+
+def talked(command, monkeypatch, checkpoint: Path, folder: Path) -> tuple[list[list[int]], list[list[dict]]]:
+    """Returns the ids that a model reads in two conversations of three turns, the second with a system prompt; their messages."""
+    prompts: list[list[int]] = []
+    call = Generator.__call__
+    saved = [folder / f"{n}.jsonl" for n in (1, 2)]
+    lines = ["the cat", "why", "a red house", f"/save {saved[0]}", "/reset", "/system the old dog"]
+    lines += ["and so", "the bird", "a road", f"/save {saved[1]}"]
+    folder.mkdir()
+
+    def spy(self, params, given, *seed):
+        prompts.extend(given)
+        return call(self, params, given, *seed)
+
+    with monkeypatch.context() as spied:
+        spied.setattr(Generator, "__call__", spy)
+        spied.setattr(sys, "stdin", io.StringIO("\n".join(lines)))
+        command(chat, "--checkpoint", checkpoint, "--tokens", 8)
+    return prompts, [json.loads(path.read_text())["messages"] for path in saved]
 
 
 @pytest.fixture
@@ -44,7 +80,8 @@ def command(monkeypatch, capsys):
 
 def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     """Rows in the checkpoint's template, adapters of all projections, held-out loss, PEFT's form, and a merged folder: with the
-    weights that the run has, its chat template, and an end of text that is the end of a turn."""
+    weights that the run has, its chat template, and an end of text that is the end of a turn. Both are talked with in that
+    template, with the same words."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
     e = registry.tiny(registry.load("chat.smollm2_lora"))
     model = changed(
@@ -53,7 +90,8 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     e = with_train(dataclasses.replace(e, model=model), finetune={"lora": type(e.train.finetune.lora)(), "init_from": ""})
     plan = make_plan(e, jax.devices()[:1])
     start = tmp_path / "start"
-    huggingface.write_folder(Arrays(model, fresh_state(plan).params, write_vocabulary(tmp_path / "vocabulary")), start)
+    vocabulary = write_vocabulary(tmp_path / "vocabulary", TEMPLATE)
+    huggingface.write_folder(Arrays(model, fresh_state(plan).params, vocabulary), start)
     talks = tmp_path / "talks.jsonl"
     talks.write_text("".join(json.dumps(c) + "\n" for c in conversations(80, 0)))
     run, adapter, merged = (tmp_path / name for name in ("run", "adapter", "merged"))
@@ -91,7 +129,14 @@ def test_from_a_folder_to_a_folder(command, tmp_path, monkeypatch):
     assert "perplexity" in json.dumps(scores)
     command(convert, "to-peft", run, "--to", adapter)
     command(convert, "to-hf", run, "--to", merged)
-    assert command(generate, "--checkpoint", merged, "--chat", "--tokens", 8, "the cat").strip() != "the cat"
+    prompts, talks = talked(command, monkeypatch, merged, tmp_path / "talks of merged")
+    encoder = library.Tokenizer.from_file(str(start / files.TOKENIZER))
+    assert [len(messages) for messages in talks] == [6, 7] and talks[1][0] == {"role": "system", "content": "the old dog"}
+    expected = [written(messages[: i + 1]) for messages in talks for i, m in enumerate(messages) if m["role"] == "user"]
+    assert prompts == [encoder.encode(text, add_special_tokens=False).ids for text in expected]
+    assert talked(command, monkeypatch, run, tmp_path / "talks of run") == (prompts, talks)
+    reply = command(generate, "--checkpoint", merged, "--chat", "--tokens", 8, "the cat")
+    assert reply.strip() == talks[0][1]["content"].strip()
 
     _, _, stored, _ = checkpoint.read_stored(run)
     want = checkpoint.read_params(run)[2]

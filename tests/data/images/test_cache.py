@@ -201,7 +201,7 @@ def test_the_command_takes_a_folder(tmp_path, monkeypatch, capsys):
     top = str(write_folder(tmp_path / "pictures", {"ant": 10, "bee": 10}))
     assert prepare_data.main(["insects", "--from", top, "--test", "0.3", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
-    assert summary["rows"] == 12 and summary["left_out"] == 0
+    assert [summary[name] for name in ("rows", "left_out", "validation", "test")] == [12, 0, 2, 6]
     assert read_manifest(tmp_path / "caches" / "insects")["held_out"] == {"validation": 2, "test": 6}
     for arguments, line in (
         (["mnist", "--from", top], r"^'mnist': expected a name of your own"),
