@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from data import paths
 from data.cache_maker import AdoptingMaker
-from data.config import OwnCache
+from data.config import TRAINED, OwnCache, TrainedCache
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import own
@@ -16,10 +16,15 @@ from data.reading.files import Contents
 from data.reading.splits import inputs_key
 from data.reading.tables import columns_of
 from data.reading.tally import Tally
+from data.stages import stage
+from data.task import DataError
 from data.vocabularies import files, sentencepiece_json, tokenizers
 from models.errors import shortened
 
 Config = TypeVar("Config", bound=OwnCache)
+Trained = TypeVar("Trained", bound=TrainedCache)
+
+_SAMPLE = 1 << 28  # characters that a user's vocabulary is trained on, at most
 
 
 class OwnMaker(AdoptingMaker[Config]):
@@ -98,3 +103,39 @@ class OwnMaker(AdoptingMaker[Config]):
 
     @abc.abstractmethod
     def show(self, part: str, record: bytes) -> str: ...
+
+
+class TrainingMaker(OwnMaker[Trained]):
+    """An OwnMaker whose vocabulary may be trained on the training texts.
+
+    Attributes:
+      TEXTS: the fields of an example that are texts.
+      characters: how many these texts have in all splits.
+    """
+
+    TEXTS: ClassVar[tuple[str, ...]] = ("text",)
+    characters: int = 0
+
+    def divide(self, sources: Sequence[Any], read: own.Read, **seen: Any) -> None:
+        def count(example: dict[str, Any], _: Any) -> None:
+            self.characters += sum(len(example[name]) for name in self.TEXTS)
+
+        super().divide(sources, read, seen=count, **seen)
+
+    def write_vocabulary(self) -> None:
+        """Writes the vocabulary that the settings name, or trains it; raises DataError for one too large for the texts."""
+        with stage("vocabulary", self.progress):
+            if self.settings.tokenizer != TRAINED:
+                return super().write_vocabulary()
+            size, fewer = self.settings.sizes
+            try:
+                tokenizers.train_bpe(self._sample(), self.folder / tokenizers.FILE, size, fewer=fewer)
+            except ValueError as problem:
+                raise DataError(f"{self.name}: {problem} (--vocabulary-size)") from None
+
+    def _sample(self) -> Iterator[str]:
+        """Yields training texts for the vocabulary: all, or those of as many examples, evenly, as make up _SAMPLE characters."""
+        share = min(1.0, _SAMPLE / max(1, self.characters))
+        for number, example in enumerate(iter(self.read["train"])):
+            if int((number + 1) * share) > int(number * share):
+                yield from (example[name] for name in self.TEXTS)
