@@ -4,6 +4,7 @@ Beam has an environment of its own: make setup DEVICE=beam, then .venv-beam/bin/
 """
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed in this 
 from data.config import CacheConfig
 from data.images import maker as images
 from data.packages.tfds import Part
-from data.prepare import PREPARED, prepare
+from data.prepare import PREPARED, prepare, settings_from
 from data.reading.caches import read_manifest
 from data.speech import maker as speech
 from data.text import maker as text
@@ -175,3 +176,17 @@ def test_a_killed_preparation_goes_on(root, by_threads, monkeypatch):
     assert any(line.startswith(f"beam: {SIZE - kept - 1} of {SIZE - 1} ") for line in said), said
     manifest = read_manifest(root / "caches/c4")
     assert manifest["files"] == by_threads["c4"]["files"] and not slices()
+
+
+@pytest.mark.parametrize("options", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
+def test_a_users_own_text_gives_the_bytes_of_threads(root, options):
+    """What --from names, here a folder of several tables, takes the same route."""
+    rng, folder = np.random.default_rng(1), root / "own"
+    folder.mkdir(exist_ok=True)
+    for n in range(4):
+        texts = [f"{n} {i}. {' '.join(rng.choice(WORDS, 30))}" for i in range(SIZE // 4)]
+        (folder / f"{n}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    settings = dataclasses.replace(settings_from(str(folder)), vocabulary_size=300, length=32)
+    by_threads = made(root, "mine", settings)
+    assert made(root, "mine", settings, "--runner=DirectRunner", *options) == by_threads
+    assert by_threads["parts"]["all"]["documents"] == SIZE - 6  # a tenth is held out
