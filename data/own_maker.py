@@ -77,22 +77,32 @@ class OwnMaker(AdoptingMaker[Config]):
         """Returns an example as the cache keeps it, once all have been seen."""
         return example
 
+    def why_left_out(self, example: dict[str, Any]) -> str:
+        """Returns why an example is left out, once all have been seen; "" if it is not."""
+        return ""
+
     def content(self, example: dict[str, Any]) -> str:
         """Returns what identifies an example, whatever its group: none is in two splits."""
         return inputs_key(example)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
         for example in self.read[split]:
-            if not self.is_copy(self.content(example), split):
+            content = self.content(example)
+            if why := self.why_left_out(example):
+                self._leave_out(content, why)
+            elif not self.is_copy(content, split):
                 yield self.finished(example)
 
     def is_copy(self, content: str, split: str, name: str = "") -> bool:
         """Returns whether a held-out split that is written before this one has the same content, and then counts it."""
         why = self.contents.why_copied(content.encode(), split)
         if why:
-            self.read_tally.examples -= 1
-            self.read_tally.leave_out(name or shortened(content), why)
+            self._leave_out(name or content, why)
         return bool(why)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        self.read_tally.examples -= 1
+        self.read_tally.leave_out(shortened(name), why)
 
     def write_parts(self, parts: Iterable[str]) -> None:
         super().write_parts(parts)

@@ -77,6 +77,11 @@ def listed(source: str | Path, takes: Callable[[str], bool] = FORMS.__contains__
     return sorted(file for file in files if takes(form_of(file)))
 
 
+def is_saved(folder: Path) -> bool:
+    """Returns whether `save_to_disk` of `datasets` wrote a folder."""
+    return any((folder / name).is_file() for name in (_STATE, _SPLITS_FILE))
+
+
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a table; [] if there is none.
 

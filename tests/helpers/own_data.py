@@ -3,12 +3,14 @@
 import csv
 import dataclasses
 import gzip
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow
+from array_record.python import array_record_module  # pyright: ignore[reportAttributeAccessIssue]
 from pyarrow import parquet
 
 from configs import registry
@@ -16,6 +18,7 @@ from configs.experiment import Experiment
 from data.reading.caches import cache_folder, examples, read_manifest
 from models.parts.nested import changed
 from models.sharding.layouts import ONE_DEVICE
+from scripts import cli
 from tests.helpers.runs import run
 from trainers import trainer
 from trainers.evaluation.evaluator import open_evaluator
@@ -35,6 +38,18 @@ def scores_of(experiment: str, workdir: Path, model: dict[str, Any], **data: Any
         train=dataclasses.replace(tiny.train, finetune=dataclasses.replace(tiny.train.finetune, init_from="")),
         eval=dataclasses.replace(e.eval, split="test", limit=4),
     )
+    return reopened_scores(e, workdir)
+
+
+def scores_by_name(experiment: str, workdir: Path, *options: str) -> dict[str, Any]:
+    """Returns the scores on the test of an experiment, tiny, after three steps on the cache `mine`: what the data decide is taken
+    from them, as on the command line."""
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    arguments = [experiment, "--tiny", "--data.cache", "mine", "--data.batch-size", "4", "--train.finetune.init-from=", *options]
+    e = dataclasses.replace(cli.chosen(*parser.parse_known_args(arguments)), layout=ONE_DEVICE)
+    assert e.eval is not None
+    e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, split="test", limit=4))
     return reopened_scores(e, workdir)
 
 
@@ -94,19 +109,65 @@ FLAT = ("rows.csv", "rows.tsv")  # forms whose cells are texts
 NESTED = tuple(name for name in TABLES if name not in FLAT)
 
 
+MEDIA = (
+    *(f"beside {form}" for form in ("metadata.csv", "metadata.tsv", "metadata.jsonl", "rows.parquet", "rows.arrow", "saved")),
+    *(f"inside {form}" for form in ("rows.parquet", "rows.arrow", "saved")),
+)
+"""Forms of tables of pictures and sounds: files that the rows name, or their bytes in the table."""
+
+
+def write_media(folder: Path, form: str, files: Mapping[str, bytes], rows: Rows, column: str) -> Path:
+    """Writes a table of files in one of the forms of MEDIA; returns what is to be read.
+
+    Args:
+      column: of the bytes in a table; names have `file_name`.
+    """
+    where, name = form.split()
+    source = folder / name
+    is_beside = where == "beside"
+    cells = files if is_beside else ({"bytes": content, "path": None} for content in files.values())
+    column = "file_name" if is_beside else column
+    write = TABLES[f"rows{source.suffix}" if source.suffix else name]
+    write(source, [{column: cell, **row} for cell, row in zip(cells, rows, strict=True)])
+    for file, content in files.items() if is_beside else ():
+        ((source if source.is_dir() else folder) / file).write_bytes(content)
+    return folder if name.startswith("metadata") else source
+
+
 def contents(cache: Path) -> dict[str, Any]:
     """Returns all that training, scoring and reopening read of a cache: equal contents are one program on the same data.
 
-    They are the digests of the training rows and of the vocabularies, what the cache decides of a model, and the held-out
-    examples but for their names, which are those of files and rows.
+    They are the digests of the vocabularies and of each row, what the cache decides of a model, and the held-out examples but for
+    their names, which are those of files and rows; in order, but of pictures, whose order is that of their hashed names.
     """
     manifest = read_manifest(cache)
-    files = {name: digest for name, digest in manifest["files"].items() if not name.endswith(".jsonl")}
-    decided = {
-        name: value for name, value in manifest.items() if name not in ("source", "columns", "files", "inputs", "fingerprint")
-    }
+    in_order = list if manifest["kind"] != "images" else sorted
+    told_apart = ("source", "sources", "columns", "files", "inputs", "fingerprint", "parts")
+    rows = {path.relative_to(cache).as_posix(): in_order(_digests(path)) for path in cache.rglob("*.array_record")}
     held = {
-        path.stem: [{name: value for name, value in example.items() if name != "id"} for example in examples(cache, path.stem)]
+        path.stem: in_order(
+            json.dumps({name: value for name, value in example.items() if name not in ("id", "name", "source")})
+            for example in examples(cache, path.stem)
+        )
         for path in cache.glob("*.jsonl")
     }
-    return {"files": files, "decided": decided, "held_out": held}
+    return {
+        "rows": sorted(digests for name, digests in rows.items() if name.startswith("train/")),
+        "held_out_rows": {name: digests for name, digests in rows.items() if not name.startswith("train/")},
+        "files": {name: digest for name, digest in manifest["files"].items() if "." + name.rpartition(".")[2] not in _READ},
+        "parts": [*manifest.get("parts", {}).values()],  # which may be called as the file is
+        "decided": {name: value for name, value in manifest.items() if name not in told_apart},
+        "held_out": held,
+    }
+
+
+_READ = (".array_record", ".jsonl")
+
+
+def _digests(path: Path) -> Iterator[str]:
+    reader = array_record_module.ArrayRecordReader(str(path))
+    try:
+        for record in reader.read_all():
+            yield hashlib.sha256(record).hexdigest()
+    finally:
+        reader.close()
