@@ -105,6 +105,13 @@ TABLES: dict[str, Callable[[Path, Rows], object]] = {  # name of a file or a fol
     "rows.arrow": write_arrow,
     "saved": save_to_disk,
 }
+
+
+def table(name: str, rows: Rows) -> Callable[[Path], object]:
+    """Returns what writes these rows in a form of TABLES."""
+    return lambda path: TABLES[name](path, rows)
+
+
 FLAT = ("rows.csv", "rows.tsv")  # forms whose cells are texts
 NESTED = tuple(name for name in TABLES if name not in FLAT)
 

@@ -1,6 +1,7 @@
 """A user's own labelled text, from every form of table to rows."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,7 +66,9 @@ UD = "\n\n".join(
 SCORE_LABELS = [f"{n / 4:g}" for n in range(21)]
 LETTERS = ("classification", ["bad", "good"])
 NUMBERS = ("classification", ["0", "1", "2"])
-GROUPS = {  # kind of rows -> the rows, their form and their labels, and an experiment that trains on them
+GROUPS: dict[
+    str, tuple[list[dict[str, Any]], str, list[str], str]
+] = {  # kind of rows -> the rows, their form and their labels, and an experiment that trains on them
     "classes": (CLASSES, *LETTERS, "bert.minilm_debian_sections"),
     "pairs": (PAIRS, *NUMBERS, "bert.minilm_debian_sections"),
     "scores": (SCORES, "classification", SCORE_LABELS, "bert.minilm_debian_sections"),
@@ -87,7 +90,8 @@ def write(folder, group, form):
     if form in OTHERS:
         OTHERS[form][1](source)
     else:
-        TABLES[form](source, AS_TEXTS.get(group, GROUPS[group][0]) if form in FLAT else GROUPS[group][0])
+        rows = GROUPS[group][0]
+        TABLES[form](source, AS_TEXTS[group] if form in FLAT and group in AS_TEXTS else rows)
     return source
 
 

@@ -2,7 +2,6 @@
 
 import bz2
 import dataclasses
-import functools
 import gzip
 import io
 import lzma
@@ -20,7 +19,7 @@ from data.task import DataError
 from data.text import own
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own_data import TABLES, contents, scores_of, write_lines
+from tests.helpers.own_data import TABLES, contents, scores_of, table, write_lines
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
 
@@ -48,7 +47,7 @@ FORMS = {
     "content.jsonl": lambda path: write_lines(path, [{"url": "x", "content": text} for text in FEW]),
     "only.csv": lambda path: path.write_text("review\n" + "".join(f'"{text}"\n' for text in FEW)),
     # A text of more than a line has no place in a .tsv file.
-    **{name: functools.partial(TABLES[name], rows=[{"text": text} for text in FEW]) for name in TABLES if name != "rows.tsv"},
+    **{name: table(name, [{"text": text} for text in FEW]) for name in TABLES if name != "rows.tsv"},
 }
 
 

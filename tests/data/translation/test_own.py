@@ -1,7 +1,6 @@
 """A user's own translations, from every form to rows."""
 
 import dataclasses
-import functools
 import gzip
 import json
 import random
@@ -17,7 +16,7 @@ from data.translation import own
 from data.translation.decoding import TranslationDecoding
 from data.translation.maker import Released, Trained
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own_data import NESTED, TABLES, contents, scores_of, write_csv, write_lines
+from tests.helpers.own_data import NESTED, TABLES, contents, scores_of, table, write_csv, write_lines
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.vocabularies import write_pieces
 
@@ -49,8 +48,8 @@ def _po(path):
 
 
 FORMS = {
-    **{name: functools.partial(TABLES[name], rows=ROWS) for name in TABLES},
-    **{f"objects {name}": functools.partial(TABLES[name], rows=[{"translation": row} for row in ROWS]) for name in NESTED},
+    **{name: table(name, ROWS) for name in TABLES},
+    **{f"objects {name}": table(name, [{"translation": row} for row in ROWS]) for name in NESTED},
     "codes rows.jsonl": lambda path: write_lines(path, [{"id": 1, "en_US": row["en"], "deu_Latn": row["de"]} for row in ROWS]),
     "aligned": _aligned,
     "aligned.gz": lambda path: _aligned(path, gzip.compress, ".gz"),
