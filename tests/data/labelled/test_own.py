@@ -58,16 +58,17 @@ CONLL = "-DOCSTART- O\n\n" + "\n\n".join(
     "\n".join(f"{word} x {tag}" for word, tag in zip(row["tokens"], row["ner_tags"], strict=True)) for row in TAGGED
 )
 UD = "\n\n".join(
-    "# text\n1-2\tthe\t_\t_\t_\n" + "\n".join(f"{i}\t{word}\tx\tNOUN\t_" for i, word in enumerate(row["tokens"], 1))
+    "# text\n1-2\tthe\t_\t_\t_\n"
+    + "\n".join(f"{i}\t{word}\tx\t{row['ner_tags'][i - 1]}\t_" for i, word in enumerate(row["tokens"], 1))
     for row in TAGGED
 )
 
 
 SCORE_LABELS = [f"{n / 4:g}" for n in range(21)]
-LETTERS = ("classification", ["bad", "good"])
-NUMBERS = ("classification", ["0", "1", "2"])
+LETTERS: tuple[encoding.Form, list[str]] = ("classification", ["bad", "good"])
+NUMBERS: tuple[encoding.Form, list[str]] = ("classification", ["0", "1", "2"])
 GROUPS: dict[
-    str, tuple[list[dict[str, Any]], str, list[str], str]
+    str, tuple[list[dict[str, Any]], encoding.Form, list[str], str]
 ] = {  # kind of rows -> the rows, their form and their labels, and an experiment that trains on them
     "classes": (CLASSES, *LETTERS, "bert.minilm_debian_sections"),
     "pairs": (PAIRS, *NUMBERS, "bert.minilm_debian_sections"),
@@ -79,6 +80,7 @@ GROUPS: dict[
 AS_TEXTS = {"tags": BLANKS, "questions": QUESTIONS}  # as rows are in tables whose cells are texts
 OTHERS = {  # name of a file -> the group whose examples it holds, and what writes it
     "tags.conll": ("tags", lambda path: path.write_text(CONLL)),
+    "tags.conllu": ("tags", lambda path: path.write_text(UD)),
     "squad.json": ("questions", lambda path: path.write_text(json.dumps(SQUAD))),
 }
 CELLS = [*((group, form) for group in GROUPS for form in TABLES), *((group, name) for name, (group, _) in OTHERS.items())]
@@ -134,15 +136,6 @@ def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, trained,
     assert form == "pair" or "{" in shown[0]
     assert made(tmp_path, file, vocabulary, lines.append) == cache
     assert lines[-1].startswith("mine: up to date")
-
-
-def test_universal_dependencies_become_tags(tmp_path, vocabulary):
-    """The words and the fourth column, without joined words and comments."""
-    (tmp_path / "a.conllu").write_text(UD.replace("NOUN", "X", 9))
-    cache = made(tmp_path, tmp_path / "a.conllu", vocabulary)
-    manifest = read_manifest(cache)
-    assert (manifest["labels"], manifest["parts"]["all"]["examples"]) == (["NOUN", "X"], 34)
-    assert {tuple(example["words"]) for example in examples(cache, "test")} <= {tuple(row["tokens"]) for row in TAGGED}
 
 
 def rows_of(tmp_path, rows, vocabulary, **fields):
