@@ -125,6 +125,8 @@ def prepare(
     with paths.new_folder(folder) as new:
         with files.mapped_by(mapper):
             contents = maker.build(new)
+        if mapper is not None and not mapper.sources:
+            progress(f"beam: no pipeline reads the source of {cache}; this process has read it")
         written = sorted(path for path in new.rglob("*") if path.is_file())
         hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in written}
         lengths = [value for name, value in fields.items() if name.endswith("length")]

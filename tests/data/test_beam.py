@@ -190,3 +190,13 @@ def test_a_users_own_text_gives_the_bytes_of_threads(root, options):
     by_threads = made(root, "mine", settings)
     assert made(root, "mine", settings, "--runner=DirectRunner", *options) == by_threads
     assert by_threads["parts"]["all"]["documents"] == SIZE - 6  # a tenth is held out
+
+
+def test_a_source_that_no_pipeline_reads_is_said(root):
+    """Tables of inputs and targets are read in order by one process, and --beam changes nothing."""
+    (root / "written.jsonl").write_text(
+        "".join(json.dumps({"inputs": f"{WORDS[n]} a", "targets": "b"}) + "\n" for n in range(30))
+    )
+    said: list[str] = []
+    made(root, "written", settings_from(str(root / "written.jsonl")), "--runner=DirectRunner", said=said)
+    assert "beam: no pipeline reads the source of written; this process has read it" in said

@@ -3,10 +3,12 @@
 import dataclasses
 import io
 import json
+import sys
 
 import pytest
 import sentencepiece
 
+from configs.registry import ConfigError
 from data.decoding import WritesTexts
 from data.kinds import task_of
 from data.labelled.caches import OwnLabelledCache
@@ -18,6 +20,7 @@ from data.text_to_text import texts
 from data.text_to_text.caches import OwnTextToTextCache
 from data.text_to_text.config import TextToTextData
 from data.vocabularies.files import VocabularyError
+from scripts import generate
 from tests.helpers.catalogues import WORDS
 from tests.helpers.own_data import TABLES, contents, scores_of
 from tests.helpers.rows import read_rows, unpack
@@ -178,10 +181,19 @@ def test_outputs_are_scored_as_answers_are(tmp_path, monkeypatch):
     "experiment", ["t5.debian_sections_5k", pytest.param("switch.debian_sections_5k", marks=pytest.mark.slow)]
 )
 @pytest.mark.integration
-def test_models_are_trained_on_own_inputs_and_scored(tmp_path, monkeypatch, experiment):
-    """Three steps, and the scores of what the checkpoint writes once it is opened again."""
+def test_models_are_trained_on_own_inputs_and_scored(tmp_path, monkeypatch, capsys, experiment):
+    """Three steps, and the scores of what the checkpoint writes once it is opened again; scripts.generate writes with it too."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     _, manifest, _ = made(tmp_path, ROWS)
     lengths = {name: manifest[name] for name in ("inputs_length", "targets_length")}
     scores = scores_of(experiment, tmp_path / "run", {"vocab": manifest["vocabulary"]}, cache="mine", **lengths)
     assert {"exact_match", "f1"} <= scores.keys() and scores["examples"] == 4
+    capsys.readouterr()
+    command = ["generate", "--checkpoint", str(tmp_path / "run"), "--tokens", "3", "--json", "the cat", "a dog"]
+    monkeypatch.setattr(sys, "argv", command)
+    assert generate.main() == 0
+    written = json.loads(capsys.readouterr().out)
+    assert [row["prompt"] for row in written] == ["the cat", "a dog"] and all(isinstance(row["output"], str) for row in written)
+    monkeypatch.setattr(sys, "argv", [*command, "--samples", "2"])
+    with pytest.raises(ConfigError, match="an encoder-decoder searches for its outputs"):
+        generate.main()
