@@ -132,7 +132,9 @@ def _tagged(fields: Mapping[str, Any], _: str) -> dict[str, Any]:
         raise ValueError("no words, or no tags")
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, and {len(tags)} tags")
-    own.text_of(" ".join(own.text_of(word, "word") for word in words), "words")
+    for word in words:
+        own.check_is_text(word, "word")
+    own.text_of(" ".join(map(str, words)), "words")
     return {"words": [str(word) for word in words], "tags": [_label(tag) for tag in tags]}
 
 

@@ -113,7 +113,7 @@ class TextMaker(CacheMaker[TextCache]):
 class OwnTextMaker(TrainingMaker[OwnTextCache]):
     """Makes a cache of a user's own text, of one part."""
 
-    FORMAT = 1
+    FORMAT = 2
     NOUN = "document"
 
     def check_vocabulary(self, folder: Path) -> None:
