@@ -180,7 +180,7 @@ def test_a_killed_preparation_goes_on(root, by_threads, monkeypatch):
 
 @pytest.mark.parametrize("options", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
 def test_a_users_own_text_gives_the_bytes_of_threads(root, options):
-    """What --from names, here a folder of several tables, takes the same route."""
+    """A source of --from, here a folder of several tables, takes the same route."""
     rng, folder = np.random.default_rng(1), root / "own"
     folder.mkdir(exist_ok=True)
     for n in range(4):

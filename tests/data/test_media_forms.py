@@ -147,7 +147,7 @@ def write_pairs(folder: Path, form: str) -> Path:
 
 @pytest.mark.parametrize("form", [*TABLES, *(f"messages {form}" for form in NESTED)])
 def test_every_form_of_preferences_gives_the_same_pairs(tmp_path, form):
-    """What a preference's cache is made of: the rest of the way is the same, which the next test takes."""
+    """A cache is made of these pairs alone: the rest of the way is the same, which the next test takes."""
     source = write_pairs(tmp_path, form)
     assert isinstance(settings_from(str(source)), PreferenceCache)
     (tmp_path / "lines").mkdir()

@@ -156,7 +156,7 @@ def test_a_file_becomes_a_cache(tmp_path):
 
 
 def test_the_splits_for_fine_tuning_are_read(tmp_path):
-    """Of train_sft, test_sft and train_gen the first two, whose names are those before it; the third is named."""
+    """train_sft and test_sft are the training and the test; train_gen, of another purpose, is named."""
     talks = conversations(12, 0)
     for split, rows in (("train_sft", talks[:8]), ("test_sft", talks[8:10]), ("train_gen", talks[10:])):
         save_to_disk(tmp_path / "ultra" / split, rows)

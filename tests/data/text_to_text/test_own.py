@@ -98,7 +98,7 @@ def test_a_table_is_of_the_kind_that_its_columns_say(tmp_path, columns, kind):
     assert type(settings_from(str(source), named, kind="text_to_text")) is OwnTextToTextCache
 
 
-def test_a_released_summary_of_a_text_is_that_of_its_kind_by_name_too(tmp_path):
+def test_documents_with_summaries_are_text_where_the_kind_says_so(tmp_path):
     """Documents with summaries are inputs and targets, unless the user takes the documents as text."""
     (tmp_path / "a.jsonl").write_text(json.dumps({"document": "a b", "summary": "b"}) + "\n")
     assert type(settings_from(str(tmp_path / "a.jsonl"), kind="text")) is OwnTextCache
