@@ -10,6 +10,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data import kinds, untrusted
@@ -61,9 +62,13 @@ def fit(e: Experiment, given: Collection[str] = ()) -> tuple[Experiment, dict[st
     folder = cache_folder(e.data)
     manifest = read_manifest(folder)
     with untrusted.damage(folder / "manifest.json", DataError):
-        kind = kinds.EARLIER.get(manifest["kind"], manifest["kind"])
+        kind = str(kinds.EARLIER.get(manifest["kind"], manifest["kind"]))
         if kind != e.data.kind:
-            raise DataError(f"data.cache={e.data.cache!r}: holds data of kind {kind!r}, the experiment reads {e.data.kind!r}")
+            other = _fitting(e, kind)
+            hint = f"; take {other}, which reads it" if other else ""
+            raise DataError(
+                f"data.cache={e.data.cache!r}: holds data of kind {kind!r}, the experiment reads {e.data.kind!r}{hint}"
+            )
         own = {path: value for path, value in task_of(e.data).decided(manifest).items() if f"data.{path}" not in given}
         own = {path: value for path, value in own.items() if value != getattr(e.data, path)}
         e = replace(e, data=_with(e.data, own, "data"))
@@ -74,6 +79,21 @@ def fit(e: Experiment, given: Collection[str] = ()) -> tuple[Experiment, dict[st
         if _is_fresh(e):  # the model may be that of the weights: it is checked when these are opened
             task.check(manifest, e.model)
     return e, {f"data.{path}": value for path, value in own.items()} | {f"model.{path}": value for path, value in sizes.items()}
+
+
+def _fitting(e: Experiment, kind: str) -> str:
+    """Returns the name of a registered experiment that fits the cache of another, whose kind of data is this: the one of the
+    smallest batch, of the same module if there is one there; "" if none does."""
+    module = e.name.partition(".")[0]
+    others = [other for other in map(registry.load, registry.names()) if other.data.kind == kind]
+    for other in sorted(others, key=lambda other: (other.name.partition(".")[0] != module, other.data.batch_size, other.name)):
+        try:
+            # A model that starts from weights is not checked before they are opened.
+            fit(replace(other.with_finetune(init_from=""), data=replace(other.data, cache=e.data.cache)))
+        except UserError:
+            continue
+        return other.name
+    return ""
 
 
 def _with(config: Any, values: Mapping[str, Any], name: str) -> Any:

@@ -11,7 +11,7 @@ from data import kinds, paths, untrusted
 from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
 from data.packages.locations import Location, PackageSource
-from data.reading import caches, packing
+from data.reading import caches, packing, tables
 from data.reading.files import Contents
 from data.reading.tally import Tally
 from data.stages import Progress, stage
@@ -133,6 +133,8 @@ class CacheMaker(abc.ABC, Generic[Config]):
         (folder / "train").mkdir()
         with stage("source", self.progress):
             self.open()
+        if self.location.scheme in ("folder", "files") and (names := tables.unread(self.location.name)):
+            self.progress(f"splits of another purpose are not read: {', '.join(map(shortened, names))}")
         for split in self.SPLITS:
             with stage(split, self.progress):
                 self.write_split(split)

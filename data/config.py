@@ -136,6 +136,32 @@ class OwnCache(SourceCache):
         return not self.tokenizer
 
 
+TRAINED = "bpe"
+_TRAINED_SIZE = 8192
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainedCache(OwnCache):
+    """The settings of a cache of a user's own texts whose vocabulary may be trained on them (data.own_maker.TrainingMaker).
+
+    Attributes:
+      tokenizer: "bpe" trains a byte-level BPE on the training texts; for others see OwnCache.
+      vocabulary_size: ids of the vocabulary that is trained; 0 is 8,192, or as many as the texts fill.
+    """
+
+    tokenizer: str = TRAINED
+    vocabulary_size: int = 0
+
+    def __post_init__(self) -> None:
+        if self.vocabulary_size and self.tokenizer != TRAINED:
+            raise ValueError(f"vocabulary_size={self.vocabulary_size}: is of a vocabulary that is trained here; one is named")
+
+    @property
+    def sizes(self) -> tuple[int, bool]:
+        """The ids of the vocabulary that is trained, and whether there may be fewer."""
+        return self.vocabulary_size or _TRAINED_SIZE, not self.vocabulary_size
+
+
 class EvalConfig(Protocol):
     """A way to evaluate a model: a frozen dataclass of plain values.
 

@@ -100,3 +100,12 @@ class DecodesLanguages(Protocol):
     def example(self, lang: str, text: str, to: str = "") -> Any:
         """Returns the example of a text without a reference; `to` is the language to translate it into, "" the usual one."""
         ...
+
+
+@runtime_checkable
+class WritesTexts(Protocol):
+    """A decoding of texts that are written for given ones, such as those that scripts.generate is given."""
+
+    def given(self, text: str) -> Any:
+        """Returns the example of a text without a reference."""
+        ...

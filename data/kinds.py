@@ -14,7 +14,8 @@ from data.config import CacheConfig, DataConfig, Decode, HeldOut
 from data.task import Task
 from models.errors import UserError, nearest
 
-KINDS: dict[str, str] = {  # name -> package
+# Name -> package. A user's own source is of the first kind that it fits: text is behind those whose tables have texts too.
+KINDS: dict[str, str] = {
     "chat": "data.chat",
     "grids": "data.grids",
     "images": "data.images",
@@ -22,8 +23,8 @@ KINDS: dict[str, str] = {  # name -> package
     "lamda": "data.lamda",
     "multimodal": "data.multimodal",
     "speech": "data.speech",
-    "text": "data.text",
     "text_to_text": "data.text_to_text",
+    "text": "data.text",
     "translation": "data.translation",
 }
 EARLIER = {"dialog": "lamda"}

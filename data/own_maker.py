@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from data import paths
 from data.cache_maker import AdoptingMaker
-from data.config import OwnCache
+from data.config import TRAINED, OwnCache, TrainedCache
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import own
@@ -16,10 +16,15 @@ from data.reading.files import Contents
 from data.reading.splits import inputs_key
 from data.reading.tables import columns_of
 from data.reading.tally import Tally
+from data.stages import stage
+from data.task import DataError
 from data.vocabularies import files, sentencepiece_json, tokenizers
 from models.errors import shortened
 
 Config = TypeVar("Config", bound=OwnCache)
+Trained = TypeVar("Trained", bound=TrainedCache)
+
+_SAMPLE = 1 << 28  # characters that a user's vocabulary is trained on, at most
 
 
 class OwnMaker(AdoptingMaker[Config]):
@@ -72,22 +77,32 @@ class OwnMaker(AdoptingMaker[Config]):
         """Returns an example as the cache keeps it, once all have been seen."""
         return example
 
+    def why_left_out(self, example: dict[str, Any]) -> str:
+        """Returns why an example is left out, once all have been seen; "" if it is not."""
+        return ""
+
     def content(self, example: dict[str, Any]) -> str:
         """Returns what identifies an example, whatever its group: none is in two splits."""
         return inputs_key(example)
 
     def examples(self, split: str) -> Iterator[dict[str, Any]]:
         for example in self.read[split]:
-            if not self.is_copy(self.content(example), split):
+            content = self.content(example)
+            if why := self.why_left_out(example):
+                self._leave_out(content, why)
+            elif not self.is_copy(content, split):
                 yield self.finished(example)
 
     def is_copy(self, content: str, split: str, name: str = "") -> bool:
         """Returns whether a held-out split that is written before this one has the same content, and then counts it."""
         why = self.contents.why_copied(content.encode(), split)
         if why:
-            self.read_tally.examples -= 1
-            self.read_tally.leave_out(name or shortened(content), why)
+            self._leave_out(name or content, why)
         return bool(why)
+
+    def _leave_out(self, name: str, why: str) -> None:
+        self.read_tally.examples -= 1
+        self.read_tally.leave_out(shortened(name), why)
 
     def write_parts(self, parts: Iterable[str]) -> None:
         super().write_parts(parts)
@@ -98,3 +113,39 @@ class OwnMaker(AdoptingMaker[Config]):
 
     @abc.abstractmethod
     def show(self, part: str, record: bytes) -> str: ...
+
+
+class TrainingMaker(OwnMaker[Trained]):
+    """An OwnMaker whose vocabulary may be trained on the training texts.
+
+    Attributes:
+      TEXTS: the fields of an example that are texts.
+      characters: how many these texts have in all splits.
+    """
+
+    TEXTS: ClassVar[tuple[str, ...]] = ("text",)
+    characters: int = 0
+
+    def divide(self, sources: Sequence[Any], read: own.Read, **seen: Any) -> None:
+        def count(example: dict[str, Any], _: Any) -> None:
+            self.characters += sum(len(example[name]) for name in self.TEXTS)
+
+        super().divide(sources, read, seen=count, **seen)
+
+    def write_vocabulary(self) -> None:
+        """Writes the vocabulary that the settings name, or trains it; raises DataError for one too large for the texts."""
+        with stage("vocabulary", self.progress):
+            if self.settings.tokenizer != TRAINED:
+                return super().write_vocabulary()
+            size, fewer = self.settings.sizes
+            try:
+                tokenizers.train_bpe(self._sample(), self.folder / tokenizers.FILE, size, fewer=fewer)
+            except ValueError as problem:
+                raise DataError(f"{self.name}: {problem} (--vocabulary-size)") from None
+
+    def _sample(self) -> Iterator[str]:
+        """Yields training texts for the vocabulary: all, or those of as many examples, evenly, as make up _SAMPLE characters."""
+        share = min(1.0, _SAMPLE / max(1, self.characters))
+        for number, example in enumerate(iter(self.read["train"])):
+            if int((number + 1) * share) > int(number * share):
+                yield from (example[name] for name in self.TEXTS)

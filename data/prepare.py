@@ -4,7 +4,9 @@ A cache is a folder <data>/caches/NAME, made by the `data.cache_maker.CacheMaker
 unchanged: its settings, its packages, the maker's format, and whatever else the maker names.
 """
 
+import difflib
 import json
+import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,9 +46,25 @@ def settings_from(source: str, columns: str = "", *, kind: str = "") -> CacheCon
             if columns and not getattr(settings, "columns", ""):
                 raise DataError(f"--columns {columns!r}: {source} has no columns; it is {settings.made_of}")
             return settings
-    read = tables.first(source) if ":" not in source else None
-    there = f", not a table with the columns {', '.join(map(shortened, read))}" if read else ""
-    raise DataError(f"{source!r}: expected {'; '.join(cls.made_of for cls in classes)}{there}")
+    raise DataError(f"{source!r}: {_expected(source, classes)}; docs/DATA.md lists all forms")
+
+
+def _expected(source: str, classes: Sequence[type[CacheConfig]]) -> str:
+    """Returns what is wrong with a source that none of these classes takes, and the nearest of what they take."""
+    is_named = ":" in source  # of TFDS
+    row = None if is_named else tables.first(source)
+    named = [source] if is_named else list(row or sorted({file.suffix for file in tables.listed(source, lambda _: True)}))
+    if not named:
+        return "no file is there"
+
+    def likeness(cls: type[CacheConfig]) -> float:
+        words = re.findall(r"\.?\w+", cls.made_of)
+        return sum(max(difflib.SequenceMatcher(None, name.lower(), word).ratio() for word in words) for name in named)
+
+    what = "the columns" if row else "files like"
+    listed = shortened(", ".join(map(shortened, named)), 200)
+    renamed = " (--columns NAME=COLUMN)" if row else ""
+    return f"no kind of data has {what} {listed}; the nearest is {max(classes, key=likeness).made_of}{renamed}"
 
 
 def own_settings() -> list[type[CacheConfig]]:
@@ -107,6 +125,8 @@ def prepare(
     with paths.new_folder(folder) as new:
         with files.mapped_by(mapper):
             contents = maker.build(new)
+        if mapper is not None and not mapper.sources:
+            progress(f"beam: no pipeline reads the source of {cache}; this process has read it")
         written = sorted(path for path in new.rglob("*") if path.is_file())
         hashes = {path.relative_to(new).as_posix(): paths.sha256(path) for path in written}
         lengths = [value for name, value in fields.items() if name.endswith("length")]

@@ -1,4 +1,4 @@
-"""Continues text with a trained or released decoder.
+"""Continues text with a trained or released decoder, or writes text for text with an encoder-decoder.
 
     python -m scripts.generate --checkpoint runs/gpt "It was a dark and"
     python -m scripts.generate --checkpoint .data/weights/smollm2_135m "The capital of France is" --tokens 16
@@ -7,13 +7,18 @@
     cat prompts | python -m scripts.generate --checkpoint DIR --beams 4 --json
 
 DIR is a run's workdir, a release, a Hugging Face folder or a GGUF file. Without options, the likeliest token is taken each time.
-With --chat a prompt is the first turn of a conversation, as scripts.chat holds one.
+With --chat a prompt is the first turn of a conversation, as scripts.chat holds one. An encoder-decoder that was trained on inputs
+and targets (T5, Switch) prints what it writes for each prompt; it searches, and draws nothing.
 """
 
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
+from data.config import DataConfig, Decode
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
@@ -48,6 +53,11 @@ def main() -> int:
     layout = cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE
     served = load(weights, e.execution, layout)
     rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices
+    outputs = written(served, e.data, weights.vocabulary, args, prompts, rows)
+    if outputs is not None:
+        named = [{"prompt": prompt, "output": output} for prompt, output in zip(prompts, outputs, strict=True)]
+        cli.print_json(named) if args.json else print("\n".join(outputs))
+        return 0
     fields = {f.name for f in dataclasses.fields(Generate)} & vars(args).keys()
     config = Generate(batch_size=rows, **{name: getattr(args, name) for name in fields})
     given = [form.prompt([{"role": "user", "content": text}]) for text in prompts] if form else prompts
@@ -62,6 +72,28 @@ def main() -> int:
             for continuation in continuations:
                 print(continuation.text.strip() if form else prompt + continuation.text)
     return 0
+
+
+def written(
+    served: Any, data: DataConfig, vocabulary: Path, args: argparse.Namespace, prompts: Sequence[str], rows: int
+) -> list[str] | None:
+    """Returns what an encoder-decoder writes for each prompt; None where the model or its data are of another kind."""
+    from data.decoding import WritesTexts
+    from data.kinds import task_of
+    from data.task import Task
+    from models.protocol import ContinuesText
+    from trainers.inference.decoder import Decoder
+
+    task = task_of(data)
+    if isinstance(served.model, ContinuesText) or type(task).decoding is Task.decoding:
+        return None
+    decoding = task.decoding(vocabulary)
+    if not isinstance(decoding, WritesTexts):
+        return None
+    if args.temperature or args.samples > 1:
+        raise cli.ConfigError("--temperature, --samples: an encoder-decoder searches for its outputs; take --beams")
+    config = Decode(max_length=args.tokens, beams=max(1, args.beams), length_penalty=args.length_penalty, batch_size=rows)
+    return Decoder(served.model, config, decoding)(served.params, [decoding.given(prompt) for prompt in prompts])
 
 
 def add_sampling(parser: argparse.ArgumentParser) -> None:

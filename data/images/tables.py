@@ -4,11 +4,12 @@ A table (data.reading.tables) with a row for each picture, as metadata.csv besid
 Parquet and Arrow with the files' bytes (`datasets`):
 
     file_name, image      its path below the table's folder; or its file, bytes or {"bytes", "path"}
-    label                 its class; a picture without one is left out
+    label                 its class; a picture without one is left out (data.reading.labels)
     split                 train, validation or test, of all rows or of none; a split that no row has is drawn
     group                 never in two splits; copies of a picture by default
 """
 
+import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,7 @@ from data import untrusted
 from data.images import pictures
 from data.images.caches import ImageCache
 from data.images.splits import Picture, Pictures, held_out
+from data.reading import labels as labels_of_rows
 from data.reading import media
 from data.reading.media import Medium
 from data.reading.splits import Item
@@ -44,6 +46,8 @@ def open_table(source: Path, settings: ImageCache, scratch: Path | None = None) 
             yield Item(medium.identity() if group in (None, "") else str(group), picture, label), medium.row
 
     splits = media.by_split(items())
+    if labels_of_rows.has_none({item.example.label for split in splits.values() for item in split}):
+        splits = {split: list(map(_without_none, listed)) for split, listed in splits.items()}
     labels = sorted({item.example.label for item in splits["train"]} - {""}, key=_order)
     if len(labels) < 2:
         named = f"of one class, {labels[0]!r}" if labels else "without a class: expected a column 'label'"
@@ -65,10 +69,21 @@ def content(medium: Medium) -> bytes:
 
 
 def _label(row: Row) -> str:
-    label = row.get("label")
-    if label is not None and not isinstance(label, str | int):
-        raise DataError(f"{row.place}: label {shortened(str(label))} is no class: expected a word or a whole number")
-    return "" if label is None else str(label)
+    value = row.get("label")
+    is_part = isinstance(value, float) and value == value and not value.is_integer()
+    try:
+        if not is_part:
+            return labels_of_rows.label_of(value)
+    except ValueError:
+        pass
+    raise DataError(f"{row.place}: label {shortened(str(value))} is no class: expected a word or a whole number")
+
+
+def _without_none(item: Item) -> Item:
+    """Returns an item without the label that stands for none."""
+    if item.example.label != labels_of_rows.NONE:
+        return item
+    return item._replace(example=dataclasses.replace(item.example, label=""), stratum="")
 
 
 def _order(label: str) -> tuple[int, str]:

@@ -19,7 +19,7 @@ from data.labelled.sources import TASKS, PackageTask
 from data.own_maker import OwnMaker
 from data.packages import weights
 from data.packages.fetch import Package
-from data.reading import packing
+from data.reading import labels, packing
 from data.reading.splits import Example, subset
 from data.reading.tally import Tally
 from data.stages import Progress, stage
@@ -103,7 +103,7 @@ def training_examples(settings: ExampleCache, root: Path, progress: Progress) ->
 class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
     """Makes a cache of a user's own labelled text."""
 
-    FORMAT = 1
+    FORMAT = 2
 
     def check_vocabulary(self, folder: Path) -> None:
         """Raises UserError for a folder without a vocabulary with the marks of an encoder."""
@@ -123,6 +123,13 @@ class OwnLabelledMaker(OwnMaker[OwnLabelledCache]):
         self.seen = dict[str, set[str]]()  # the labels that each split has
         self.write_vocabulary()
         self.tokenizer = tokenizers.Tokenizer(self.folder)
+
+    def why_left_out(self, example: Example) -> str:
+        given = (example.get("label"), *example.get("tags", ()))
+        unknown = labels.NONE in given and labels.NONE not in self.labels
+        return (
+            f"its label is {labels.NONE}, which stands for none beside {self.labels[0]} and {self.labels[1]}" if unknown else ""
+        )
 
     def content(self, example: Example) -> str:
         """Returns what a model is given, whatever it is asked for, and however the example is called."""

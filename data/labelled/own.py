@@ -13,7 +13,8 @@ from typing import Any
 
 from data import untrusted
 from data.labelled.encoding import Form
-from data.reading import own, tables
+from data.reading import labels, own, tables
+from data.reading.labels import label_of
 from data.reading.own import Entry
 from data.reading.tables import Row, TableFile
 from data.task import DataError
@@ -101,14 +102,9 @@ def _entries(fields: Fields, columns: Mapping[str, str], file: TableFile) -> Ite
             yield Entry(row.place, example, own.group_of(row, text), split, why)
 
 
-def label_of(value: Any) -> str:
-    """Returns a label as a text, "3" of 3.0 and "true" of True; raises ValueError if it is none: empty, -1, or NaN."""
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    text = "" if value is None or value == -1 or value != value or isinstance(value, list | dict) else str(value).strip()
-    if not text:
+def _label(value: Any) -> str:
+    """Returns a label as a text; raises ValueError if it is none."""
+    if not (text := label_of(value)):
         raise ValueError("no label")
     return text
 
@@ -116,7 +112,7 @@ def label_of(value: Any) -> str:
 def _classified(fields: Mapping[str, Any], _: str) -> dict[str, Any]:
     texts = {side: own.text_of(fields.get(side), side) for side in ("text", "pair") if side in fields}
     if "label" in fields:
-        return texts | {"label": label_of(fields["label"])}
+        return texts | {"label": _label(fields["label"])}
     try:
         score = float(fields["score"])
     except (TypeError, ValueError):
@@ -136,8 +132,10 @@ def _tagged(fields: Mapping[str, Any], _: str) -> dict[str, Any]:
         raise ValueError("no words, or no tags")
     if len(words) != len(tags):
         raise ValueError(f"{len(words)} words, and {len(tags)} tags")
+    for word in words:
+        own.check_is_text(word, "word")
     own.text_of(" ".join(map(str, words)), "words")
-    return {"words": [str(word) for word in words], "tags": [label_of(tag) for tag in tags]}
+    return {"words": [str(word) for word in words], "tags": [_label(tag) for tag in tags]}
 
 
 def _answered(fields: Mapping[str, Any], place: str) -> dict[str, Any]:
@@ -234,7 +232,8 @@ class Labels:
         return [low + (high - low) * i / (_BINS - 1) for i in range(_BINS)]
 
     def names(self) -> list[str]:
-        """Returns the labels in order: numbers by size, names by alphabet; those of scores are numbers. Pairs have none.
+        """Returns the labels in order: numbers by size, names by alphabet; those of scores are numbers. Pairs have none, and -1
+        is none where it stands for no label (data.reading.labels).
 
         Raises:
           DataError: all examples have the same.
@@ -245,8 +244,9 @@ class Labels:
             return [f"{value:.6g}" for value in self.values]
         if len(self._names) == 1:
             raise DataError(f"all {self._examples:,} examples have the label {shortened(min(self._names))!r}")
-        numbers = all(len(name) < _DIGITS and name.removeprefix("-").isdecimal() for name in self._names)
-        return sorted(self._names, key=int) if numbers else sorted(self._names)
+        names = self._names - {labels.NONE} if labels.has_none(self._names) else self._names
+        numbers = all(len(name) < _DIGITS and name.removeprefix("-").isdecimal() for name in names)
+        return sorted(names, key=int) if numbers else sorted(names)
 
 
 def with_label(example: Mapping[str, Any], values: Sequence[float], names: Sequence[str]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from data.reading.caches import (
     read_manifest,
     smallest_vocabulary,
 )
-from data.task import Example, HeldOutExamples, Sum, Task
+from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from data.text import masking
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
@@ -32,6 +32,9 @@ class LabelledTask(Task[LabelledData]):
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
         check_fields(self.data, manifest, *self.packed_with)
+        form = manifest.get("form", "")
+        if form and (form == "span") is not self.data.spans:
+            raise DataError(f"data.spans={self.data.spans}: cache {self.data.cache!r} holds examples of the form {form!r}")
         check_vocabularies(model, manifest)
         check_labels(model, manifest)
 

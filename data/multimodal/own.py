@@ -37,5 +37,7 @@ def captioned(source: Path, columns: str, scratch: Path | None = None) -> dict[s
 
 def _captions(row: Row) -> list[str]:
     """Returns the captions of a row, without blank ones."""
-    value = next((row[name] for name in CAPTIONS if row.get(name)), "")
-    return [str(text) for text in (value if isinstance(value, list) else [value]) if text is not None and str(text).strip()]
+    name = next((name for name in CAPTIONS if row.get(name)), CAPTIONS[0])
+    value = row.get(name)
+    texts = (media.text_of(text, name, row.place) for text in (value if isinstance(value, list) else [value]))
+    return [text for text in texts if text.strip()]

@@ -27,6 +27,9 @@ class BeamMapper:
       options: Beam's own, such as "--runner=DirectRunner", "--direct_num_workers=4".
       folder: where the results are kept until the cache is complete.
 
+    Attributes:
+      sources: how many sources were read so far.
+
     Raises:
       DataError: Beam is not installed.
     """
@@ -37,7 +40,7 @@ class BeamMapper:
         except ImportError:
             raise DataError(f"Apache Beam is not installed here: {INSTALL}") from None
         self.options, self.folder, self.progress = list(options), folder, progress
-        self._sources = 0
+        self.sources = 0
 
     def __call__(self, read: Callable[[Any], Any], items: Sliceable, window: int) -> Iterator[Any]:
         """Yields what `read` returns of each item, in order; raises DataError where a slice has other results than items."""
@@ -45,8 +48,8 @@ class BeamMapper:
         from apache_beam.options.pipeline_options import PipelineOptions  # pyright: ignore[reportMissingImports]
 
         size = len(items)
-        folder = self.folder / f"{self._sources:03d}-{size}-{window}"
-        self._sources += 1
+        folder = self.folder / f"{self.sources:03d}-{size}-{window}"
+        self.sources += 1
         folder.mkdir(parents=True, exist_ok=True)
         slices = [(start, min(start + window, size)) for start in range(0, size, window)]
         missing = [slice_ for slice_ in slices if not _file(folder, *slice_).exists()]

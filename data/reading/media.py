@@ -15,7 +15,7 @@ from typing import Any
 
 from data import paths, untrusted
 from data.packages.locations import Location
-from data.reading import tables
+from data.reading import own, tables
 from data.reading.splits import Item
 from data.reading.tables import Row, TableFile
 from data.task import DataError
@@ -94,7 +94,7 @@ class Store:
 def tables_of(source: Path) -> list[TableFile]:
     """Returns the tables of a folder, a file or a pattern that may have pictures and sounds; [] if there are none."""
     listed = tables.files(source)
-    if not source.is_dir():
+    if not source.is_dir() or tables.is_saved(source):
         return listed
     named: dict[Path, TableFile] = {}
     for table in listed:
@@ -181,6 +181,15 @@ def _inside(path: Any, folder: Path, row: Row, name: str) -> str:
     if not untrusted.is_within(inside):
         raise DataError(f"{row.place}: {name} {shortened(path)!r} leaves the folder of its table")
     return inside
+
+
+def text_of(value: Any, column: str, place: str) -> str:
+    """Returns a value of a row as a text; "" where there is none; raises DataError where it is a list or an object."""
+    try:
+        own.check_is_text(value, column)
+    except ValueError as problem:
+        raise DataError(f"{place}: {problem}") from None
+    return "" if value is None or value != value else str(value)
 
 
 def beside(location: Location, columns: str, form: Form) -> list[str]:

@@ -35,6 +35,8 @@ class Entry(NamedTuple):
     why: str = ""
 
 
+_NO_TEXT = {list: "a list", dict: "an object", bytes: "of bytes"}
+
 Read = Callable[[Any], Iterator[Entry]]
 
 
@@ -122,8 +124,15 @@ def divided(
     return {split: OwnSplit(files, read, division, split) for split in tables.SPLITS}
 
 
+def check_is_text(value: Any, name: str) -> None:
+    """Raises ValueError for a value that would be none of a person's texts if it were written as one."""
+    if isinstance(value, list | dict | bytes):
+        raise ValueError(f"its {name} is {_NO_TEXT[type(value)]}, and no text")
+
+
 def text_of(value: Any, name: str) -> str:
-    """Returns a value as a text; raises ValueError if it is none, as NaN is, or is blank, or holds half a character."""
+    """Returns a value as a text; raises ValueError if it is none, as NaN or a list, or is blank, or holds half a character."""
+    check_is_text(value, name)
     text = "" if value is None or value != value else str(value)
     if not text.strip():
         raise ValueError(f"no {name}")

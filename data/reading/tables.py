@@ -10,6 +10,9 @@
 
 CSV, TSV and JSON may be compressed (`untrusted.COMPRESSED`). A table that `datasets` wrote has the names of its classes in place
 of their numbers. A row's `split` is its column, or the split that its file is named for.
+
+Data for alignment have the same rows in several splits, each for a purpose: train_sft, train_prefs, train_gen. Files and splits
+of one purpose are read, the first of PURPOSES that there is, as those of the split before it.
 """
 
 import contextlib
@@ -20,7 +23,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from data import untrusted
 from data.task import DataError
@@ -29,13 +32,18 @@ from models.errors import nearest, shortened, told
 FORMS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".arrow", ".feather")
 SPLITS = ("train", "validation", "test")
 SPLIT = "split"  # the column of a row's split
+PURPOSES = ("prefs", "sft", "gen")  # preferences have the columns of the others too
 
 _ALIASES = {"training": "train", "valid": "validation", "val": "validation", "dev": "validation", "testing": "test"}
 _SPLIT_NAME = re.compile(rf"(?:^|[\W_])({'|'.join([*SPLITS, *_ALIASES])})(?=[\W_\d]|$)")
+_PURPOSE = re.compile(rf"(?:^|[\W_])(?:{'|'.join([*SPLITS, *_ALIASES])})_({'|'.join(PURPOSES)})(?=[\W_\d]|$)")
 _STATE, _SPLITS_FILE = "state.json", "dataset_dict.json"  # of `save_to_disk`
 _FIRST = 1 << 16  # characters in which a JSON file shows whether it is lines
 _ROWS, _BATCH = 1024, 16 << 20  # rows and bytes that are turned into Python's objects at a time
 _MAGIC = b"ARROW1"
+
+
+Name = TypeVar("Name", str, Path)
 
 
 class Row(dict[str, Any]):
@@ -77,6 +85,11 @@ def listed(source: str | Path, takes: Callable[[str], bool] = FORMS.__contains__
     return sorted(file for file in files if takes(form_of(file)))
 
 
+def is_saved(folder: Path) -> bool:
+    """Returns whether `save_to_disk` of `datasets` wrote a folder."""
+    return any((folder / name).is_file() for name in (_STATE, _SPLITS_FILE))
+
+
 def files(source: str | Path) -> list[TableFile]:
     """Returns the files of a table; [] if there is none.
 
@@ -88,7 +101,7 @@ def files(source: str | Path) -> list[TableFile]:
         names = untrusted.read_json(path / _SPLITS_FILE, DataError).get("splits")
         if not isinstance(names, list) or not all(isinstance(name, str) and untrusted.is_within(name) for name in names):
             raise DataError(f"{path / _SPLITS_FILE} is damaged: expected the names of splits")
-        return [TableFile(file, split_name(name)) for name in names for file in _saved(path / name)]
+        return [TableFile(file, split_name(name)) for name in of_one_purpose(names) for file in _saved(path / name)]
     if (path / _STATE).is_file():
         return [TableFile(file) for file in _saved(path)]
     return with_splits(source, listed(source))
@@ -100,10 +113,27 @@ def with_splits(source: str | Path, paths: Sequence[Path]) -> list[TableFile]:
     The names of files and of their folders are splits where there are some for training and others that are held out.
     """
     top = _top(Path(source))
+    paths = of_one_purpose(paths)
     splits = [_split_of_path(file, top) for file in paths]
     if len({*splits} - {""}) < 2 or "train" not in splits:
         splits = [""] * len(paths)
     return [TableFile(file, split) for file, split in zip(paths, splits, strict=True)]
+
+
+def of_one_purpose(names: Sequence[Name]) -> list[Name]:
+    """Returns the names of splits, or the files, that are read: those of one purpose, and those of none."""
+    purposes = [(match[1] if (match := _PURPOSE.search("/".join(Path(name).parts[-2:]).lower())) else "") for name in names]
+    read = next((purpose for purpose in PURPOSES if purpose in purposes), "")
+    return [name for name, purpose in zip(names, purposes, strict=True) if purpose in ("", read)]
+
+
+def unread(source: str | Path) -> list[str]:
+    """Returns the names of a source's splits, or of its files, that are of another purpose than those that are read."""
+    path = Path(source)
+    names: list[Any] = listed(source)
+    if (path / _SPLITS_FILE).is_file():
+        names = untrusted.read_json(path / _SPLITS_FILE, DataError)["splits"]
+    return [Path(name).name for name in names if name not in of_one_purpose(names)]
 
 
 def _top(source: Path) -> Path:
@@ -133,8 +163,11 @@ def split_of_name(name: str) -> str:
 
 
 def split_name(name: str) -> str:
-    """Returns the usual name of a split, "validation" for "dev"; another name as it is."""
-    return _ALIASES.get(name.lower(), name.lower())
+    """Returns the usual name of a split, "validation" for "dev" and for "dev_sft"; another name as it is."""
+    name = name.lower()
+    match = _PURPOSE.fullmatch(name)
+    name = name.removesuffix(f"_{match[1]}") if match else name
+    return _ALIASES.get(name, name)
 
 
 def split_of(row: Mapping[str, Any]) -> str:

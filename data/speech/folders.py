@@ -59,7 +59,7 @@ def open_folder(source: Path, settings: SpeechCache, scratch: Path | None = None
 
 
 def _text(row: Row, column: str) -> str:
-    text = "" if row.get(column) is None else str(row[column])
+    text = media.text_of(row.get(column), column, row.place)
     if "\n" in text and tables.form_of(Path(row.place.partition(",")[0])) == ".csv":
         raise DataError(f"{row.place}: {column} has a line break, of a quotation mark that is not closed before it?")
     return text

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import CacheConfig, OwnCache
+from data.config import CacheConfig, TrainedCache
 from data.packages.locations import Location
 from data.reading.tables import columns_of
 from data.text import own
@@ -29,17 +29,11 @@ class TextCache(CacheConfig):
     pairs: int = 0
 
 
-TRAINED = "bpe"
-_SIZE = 8192
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class OwnTextCache(OwnCache):
+class OwnTextCache(TrainedCache):
     """Settings of a cache of a user's own text (data/text/own.py).
 
     Attributes:
-      tokenizer: "bpe" trains a byte-level BPE on the training texts; for others see OwnCache.
-      vocabulary_size: ids of the vocabulary that is trained; 0 is 8,192, or as many as the texts fill.
       length: tokens L of a packed row.
       pairs: the most pairs of segments in a row, for next-sentence prediction (`data.text.pairs`); 0 for plain text.
     """
@@ -47,20 +41,9 @@ class OwnTextCache(OwnCache):
     kind: ClassVar[str] = "text"
     made_of: ClassVar[str] = "files of text, .txt or .md, or a table with a column text"
 
-    tokenizer: str = TRAINED
-    vocabulary_size: int = 0
     length: int = 256
     pairs: int = 0
     test: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.vocabulary_size and self.tokenizer != TRAINED:
-            raise ValueError(f"vocabulary_size={self.vocabulary_size}: is of a vocabulary that is trained here; one is named")
-
-    @property
-    def sizes(self) -> tuple[int, bool]:
-        """The ids of the vocabulary that is trained, and whether there may be fewer."""
-        return self.vocabulary_size or _SIZE, not self.vocabulary_size
 
     @classmethod
     def from_source(cls, source: str, columns: str = "") -> "OwnTextCache | None":

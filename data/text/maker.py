@@ -20,23 +20,21 @@ import numpy as np
 
 from data import stages
 from data.cache_maker import CacheMaker
-from data.own_maker import OwnMaker
+from data.own_maker import TrainingMaker
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import packing
 from data.reading.files import in_windows
 from data.reading.tally import Tally
 from data.stages import stage
-from data.task import DataError
 from data.text import encoding, own, pairs
-from data.text.caches import TRAINED, OwnTextCache, TextCache
+from data.text.caches import OwnTextCache, TextCache
 from data.text.sources import CORPORA
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
 
 _SEED = 0
 _WINDOW = 1024  # documents that are encoded at a time
-_SAMPLE = 1 << 28  # characters that a user's vocabulary is trained on, at most
 _OWN = "bpe_"  # prefix of vocabularies that are trained here, followed by the size
 
 Document = dict[str, str]
@@ -112,10 +110,10 @@ class TextMaker(CacheMaker[TextCache]):
         return {"vocabulary": self.tokenizer.size, "bytes": {split: self.bytes[split] for split in self.SPLITS}}
 
 
-class OwnTextMaker(OwnMaker[OwnTextCache]):
+class OwnTextMaker(TrainingMaker[OwnTextCache]):
     """Makes a cache of a user's own text, of one part."""
 
-    FORMAT = 1
+    FORMAT = 2
     NOUN = "document"
 
     def check_vocabulary(self, folder: Path) -> None:
@@ -126,28 +124,9 @@ class OwnTextMaker(OwnMaker[OwnTextCache]):
 
     def open(self) -> None:
         self.bytes = Counter[str]()
-
-        def seen(example: Document, _: Any) -> None:
-            self.bytes["source"] += len(example["text"])
-
-        self.divide(*own.opened(self.location.name, self.columns), seen=seen)
-        with stage("vocabulary", self.progress):
-            if self.settings.tokenizer == TRAINED:
-                size, fewer = self.settings.sizes
-                try:
-                    tokenizers.train_bpe(self._sample(), self.folder / tokenizers.FILE, size, fewer=fewer)
-                except ValueError as problem:
-                    raise DataError(f"{self.name}: {problem} (--vocabulary-size)") from None
-            else:
-                self.write_vocabulary()
+        self.divide(*own.opened(self.location.name, self.columns))
+        self.write_vocabulary()
         self.tokenizer = Tokenizer(self.folder)
-
-    def _sample(self) -> Iterator[str]:
-        """Yields training texts for the vocabulary: all, or as many, evenly, as make up _SAMPLE characters."""
-        share = min(1.0, _SAMPLE / max(1, self.bytes["source"]))
-        for number, example in enumerate(iter(self.read["train"])):
-            if int((number + 1) * share) > int(number * share):
-                yield example["text"]
 
     def examples(self, split: str) -> Iterator[Document]:
         for document in iter(self.read[split]):

@@ -3,10 +3,14 @@
 import dataclasses
 from typing import ClassVar
 
+from data.config import TrainedCache
 from data.labelled.caches import ExampleCache
 from data.labelled.sources import TASKS
+from data.packages.locations import Location
 from data.packages.weights import VOCABULARIES
+from data.reading.tables import columns_of
 from data.task import DataError
+from data.text_to_text import own
 from models.errors import nearest
 
 
@@ -42,11 +46,36 @@ class TextToTextCache(ExampleCache):
         return () if self.tokenizer in VOCABULARIES else (self.tokenizer,)
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OwnTextToTextCache(TrainedCache):
+    """Settings of a cache of a user's own texts with what is to be written of each (data/text_to_text/own.py).
+
+    Attributes:
+      inputs_length, targets_length: tokens of a packed row; 0 is as many as the longest training example has, in 64s, and 512 at
+        most. Longer inputs lose their end, longer targets are left out.
+    """
+
+    kind: ClassVar[str] = "text_to_text"
+    made_of: ClassVar[str] = (
+        "a table of texts with what is to be written of each, in the columns inputs and targets (split, group)"
+    )
+
+    inputs_length: int = 0
+    targets_length: int = 0
+
+    @classmethod
+    def from_source(cls, source: str, columns: str = "") -> "OwnTextToTextCache | None":
+        """Returns the settings of a cache of a table whose columns are inputs and targets."""
+        if ":" in source or not own.fields_of(source, columns_of(columns)):
+            return None
+        return cls(source=str(Location.own(source)), columns=columns)
+
+
 def _quickstart(task: str, *, inputs: int = 256, targets: int = 64, limit: int = 0) -> TextToTextCache:
     return TextToTextCache(task=task, tokenizer="t5_small", inputs_length=inputs, targets_length=targets, limit=limit)
 
 
-CACHES = (TextToTextCache,)
+CACHES = (TextToTextCache, OwnTextToTextCache)
 # In the vocabulary of t5.quickstart and switch.quickstart.
 ENTRIES = {
     "t5_debian_sections_1k": _quickstart("debian_sections", limit=1_000),

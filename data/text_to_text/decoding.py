@@ -17,7 +17,7 @@ from data.text_to_text import texts
 
 
 class TextToTextDecoding(Decoding[Raw]):
-    """Raw examples of a labelled task, and outputs that name their label, their tags or their answer.
+    """Raw examples of a labelled task, and outputs that name their label, their tags or their answer; or a user's own texts.
 
     Args:
       manifest: the cache's; it names the task, its form and its labels.
@@ -39,6 +39,9 @@ class TextToTextDecoding(Decoding[Raw]):
     def examples(self, cache: Path, config: Decode) -> list[Raw]:
         return list(caches.examples(cache, config.split, config.limit))
 
+    def given(self, text: str) -> Raw:
+        return {"inputs": text}
+
     def encode(self, example: Raw) -> Example:
         """Returns the tokens of the inputs, cut as in training."""
         ids = self.encoder.cut(self.encoder.ids(texts.input_text(self.task, example)), self.length)
@@ -49,11 +52,12 @@ class TextToTextDecoding(Decoding[Raw]):
         return self.encoder.text(ids)
 
     def scores(self, examples: Sequence[Raw], outputs: Sequence[str]) -> Scores:
-        """Returns SQuAD's scores of answers; of labels and tags the accuracy, those of `data.labelled.metrics.scores_of`, and
-        "invalid", the share of labels in whose place the output has none. An invalid label is wrong."""
+        """Returns SQuAD's scores of answers, and of a user's own targets; of labels and tags the accuracy, those of
+        `data.labelled.metrics.scores_of`, and "invalid", the share of labels in whose place the output has none."""
         count = {"examples": float(len(examples))}
-        if self.form == "span":
-            answers = [[answer["text"] for answer in example["answers"]] for example in examples]
+        if self.form in ("span", texts.TEXT):
+            own = self.form == texts.TEXT
+            answers = [[e["targets"]] if own else [answer["text"] for answer in e["answers"]] for e in examples]
             return {"all": metrics.squad(answers, outputs) | count}
         confusion, wrong = self.confusion(examples, outputs), slice(len(self.labels), None)
         invalid = confusion[:, wrong].sum() / max(confusion.sum(), 1)

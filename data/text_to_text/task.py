@@ -45,7 +45,10 @@ class TextToTextTask(Task[TextToTextData]):
         return HeldOutExamples([unpack(row, self.data.stored()) for row in packed], tally.examples)
 
     def decoding(self, vocabulary: Path) -> TextToTextDecoding:
-        manifest = read_manifest(cache_folder(self.data))
+        folder = cache_folder(self.data)
+        # Where the cache is not, as beside a release on another machine, texts can be written, and nothing can be scored.
+        is_there = (folder / "manifest.json").exists()
+        manifest = read_manifest(folder) if is_there else {"task": "", "form": texts.TEXT, "labels": []}
         return TextToTextDecoding(manifest, vocabulary, self.data.inputs_length)
 
     @property

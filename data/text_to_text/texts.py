@@ -5,12 +5,13 @@
                      mrpc sentence1: He left. sentence2: He went away.               equivalent
     tagging          brown_tags words: The cat sat .                                 DET NOUN VERB .
     span             question: Who sat? context: The cat sat on the mat.             The cat
+    text             (a user's own inputs and targets, as they are)
 
 Inputs begin with the task's name, questions excepted. GLUE's tasks have the names and the order of fields that released T5's were
 trained with. The fields of a task are `texts` of `data.labelled.sources.TASKS`.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +21,16 @@ from data.reading import packing
 from data.reading.splits import Example
 from data.reading.tally import Tally
 from data.vocabularies.tokenizers import Tokenizer
+from models.errors import shortened
+
+TEXT = "text"  # the form of a user's own inputs and targets
 
 
 def input_text(name: str, example: Example) -> str:
-    """Returns the inputs of a raw example of a task; its label, tags or answers are not looked at."""
+    """Returns the inputs of a raw example of a task; its label, tags or answers are not looked at. Those of a user are as they
+    are."""
+    if "inputs" in example:
+        return example["inputs"]
     task = TASKS[name]
     match task.form:
         case "span":
@@ -40,6 +47,8 @@ def input_text(name: str, example: Example) -> str:
 
 def target_text(name: str, example: Example) -> str:
     """Returns the targets of a raw example of a task: its label, its tags in the order of the words, or its first answer."""
+    if "targets" in example:
+        return example["targets"]
     match TASKS[name].form:
         case "span":
             return example["answers"][0]["text"]
@@ -89,6 +98,10 @@ class Encoder:
         ids = [int(id_) for id_ in ids]
         return self._tokenizer.decode(ids[: ids.index(self.eos)] if self.eos in ids else ids).strip()
 
+    def marked(self, ids: Sequence[int]) -> str:
+        """Returns the text of ids with the marks in it, for a person."""
+        return self._tokenizer.marked(ids)
+
     def seen(self, text: str) -> str:
         """Returns a text as it is after it was encoded and decoded: a vocabulary may ignore case, or set marks apart."""
         return self.text(self.ids(text))
@@ -101,12 +114,17 @@ def packed(
 
     Args:
       lengths: tokens of a row of inputs and of targets.
-      tally: incremented.
+      tally: incremented; it names what is left out.
     """
 
     def sides() -> Iterator[packing.Example]:
         for example in examples:
-            inputs, targets = (encoder.ids(text) for text in pair_of(name, example))
+            texts = pair_of(name, example)
+            inputs, targets = map(encoder.ids, texts)
+            if len(targets) > lengths[1]:
+                tally.leave_out(shortened(texts[0]), f"its {len(targets):,} tokens of targets are more than {lengths[1]}")
+                continue
+            tally.cut += len(inputs) > lengths[0]
             yield encoder.cut(inputs, lengths[0]), np.array(targets, np.int32)
 
     return packing.pack(sides(), lengths, tally)

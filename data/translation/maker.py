@@ -132,7 +132,7 @@ class TranslationMaker(AdoptingMaker[TranslationCache]):
 class OwnTranslationMaker(OwnMaker[OwnTranslationCache]):
     """Makes a cache of a user's own translations; a language that is translated from is a part."""
 
-    FORMAT = 1
+    FORMAT = 2
     PARTS = "languages"
     NOUN = "pair"
     REQUIRED = False

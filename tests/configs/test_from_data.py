@@ -16,6 +16,8 @@ from scripts import cli
 PICTURES = {"kind": "images", "channels": 3, "labels": ["ant", "bee", "cow"]}
 TEXT = {"kind": "text", "length": 512, "vocabulary": 1000}
 TOPICS = {"kind": "labelled", "length": 64, "slots": 16, "vocabulary": 30_522, "labels": ["a", "b", "c", "d"]}
+SPANS = TOPICS | {"form": "span", "labels": []}
+WRITTEN = {"kind": "text_to_text", "inputs_length": 64, "targets_length": 64, "vocabulary": 1000}
 SPEECH = {"kind": "speech", "seconds": 4.0, "slots": 2, "targets_length": 64, "vocabulary": 1150}
 WINDS = {"kind": "grids", "names": ["u", "v"], "target": "v", "frames": 4, "every": 1, "leads": 2, "motion": False}
 PAIRS = {"kind": "translation", "source_length": 48, "target_length": 32, "source_vocabulary": 700, "target_vocabulary": 900}
@@ -114,6 +116,9 @@ def test_what_fits_is_kept(chosen, capsys):
         (TEXT, "gpt.quickstart", ["--model.vocab", "64"], r"model\.vocab=64 is too small for cache 'mine': at least 1000"),
         (SPEECH, "conformer.small_czech", ["--model.objective.vocab=9"], r"model\.objective\.vocab=9 is too small"),
         (PICTURES, "gpt.quickstart", [], r"data\.cache='mine': holds data of kind 'images', the experiment reads 'text'"),
+        (PICTURES, "gpt.quickstart", [], r"; take vit\.\w+, which reads it$"),
+        (SPANS, "gpt.quickstart", [], r"; take bert\.base_squad, which reads it$"),
+        (WRITTEN, "switch.quickstart", [], r"; take switch\.debian_sections_5k, which reads it$"),
         ({"kind": "images"}, "vit.quickstart", [], r"manifest\.json is damaged: "),
     ],
 )

@@ -4,6 +4,7 @@ Beam has an environment of its own: make setup DEVICE=beam, then .venv-beam/bin/
 """
 
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -18,7 +19,7 @@ pytest.importorskip("apache_beam", reason="Apache Beam is not installed in this 
 from data.config import CacheConfig
 from data.images import maker as images
 from data.packages.tfds import Part
-from data.prepare import PREPARED, prepare
+from data.prepare import PREPARED, prepare, settings_from
 from data.reading.caches import read_manifest
 from data.speech import maker as speech
 from data.text import maker as text
@@ -175,3 +176,27 @@ def test_a_killed_preparation_goes_on(root, by_threads, monkeypatch):
     assert any(line.startswith(f"beam: {SIZE - kept - 1} of {SIZE - 1} ") for line in said), said
     manifest = read_manifest(root / "caches/c4")
     assert manifest["files"] == by_threads["c4"]["files"] and not slices()
+
+
+@pytest.mark.parametrize("options", [[], ["--direct_running_mode=multi_processing", "--direct_num_workers=2"]])
+def test_a_users_own_text_gives_the_bytes_of_threads(root, options):
+    """A source of --from, here a folder of several tables, takes the same route."""
+    rng, folder = np.random.default_rng(1), root / "own"
+    folder.mkdir(exist_ok=True)
+    for n in range(4):
+        texts = [f"{n} {i}. {' '.join(rng.choice(WORDS, 30))}" for i in range(SIZE // 4)]
+        (folder / f"{n}.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    settings = dataclasses.replace(settings_from(str(folder)), vocabulary_size=300, length=32)
+    by_threads = made(root, "mine", settings)
+    assert made(root, "mine", settings, "--runner=DirectRunner", *options) == by_threads
+    assert by_threads["parts"]["all"]["documents"] == SIZE - 6  # a tenth is held out
+
+
+def test_a_source_that_no_pipeline_reads_is_said(root):
+    """Tables of inputs and targets are read in order by one process, and --beam changes nothing."""
+    (root / "written.jsonl").write_text(
+        "".join(json.dumps({"inputs": f"{WORDS[n]} a", "targets": "b"}) + "\n" for n in range(30))
+    )
+    said: list[str] = []
+    made(root, "written", settings_from(str(root / "written.jsonl")), "--runner=DirectRunner", said=said)
+    assert "beam: no pipeline reads the source of written; this process has read it" in said

@@ -1,12 +1,10 @@
-"""Tests of pictures, sounds and conversations in every form of a user's table: prepared, and read as a model gets them."""
+"""Tests of pictures, sounds and conversations in a user's table: what is read, left out and refused (forms: test_media_forms)."""
 
-import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow
 import pytest
 from pyarrow import parquet
@@ -24,11 +22,6 @@ from data.reading.tally import Tally
 from data.speech.caches import SpeechCache
 from data.task import DataError
 from models.errors import UserError
-from models.sharding.layouts import ONE_DEVICE
-from scripts import cli
-from tests.helpers.chats import conversations, write_vocabulary
-from tests.helpers.grids import FIELDS, showers, times, write_series
-from tests.helpers.own_data import reopened_scores
 from tests.helpers.pictures import encoded, smooth
 from tests.helpers.sounds import tone, wav
 
@@ -101,10 +94,6 @@ def inside(write: Callable[..., Path], column: str, contents: list[bytes]) -> Ca
     return form
 
 
-def manifest_file(folder: Path, rows: Rows) -> Path:
-    return write_jsonl(folder, [row | {"duration": 0.4} for row in rows], "train_manifest.json") / "train_manifest.json"
-
-
 def made(root: Path, source: Path, **fields: Any) -> tuple[Any, Path, list[str]]:
     """Prepares a cache; returns its settings, its folder, and what was said."""
     said: list[str] = []
@@ -124,19 +113,9 @@ def folder(tmp_path) -> Path:
     return tmp_path / "mine"
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        beside(write_csv, "file_name", ".png", PICTURES),
-        beside(write_jsonl, "file_name", ".png", PICTURES),
-        beside(write_parquet, "image", ".png", PICTURES),
-        inside(write_parquet, "image", PICTURES),
-        inside(save_to_disk, "image", PICTURES),
-    ],
-    ids=["csv", "jsonl", "parquet", "parquet with bytes", "datasets"],
-)
-def test_pictures_with_labels(folder, tmp_path, write):
+def test_pictures_with_labels(folder, tmp_path):
     """A class of three for each of 24 pictures: all are stored, each split has some of each class, and three rows are shown."""
+    write = beside(write_csv, "file_name", ".png", PICTURES)
     source = write(folder, [{"label": ("ant", "bee", "cow")[n % 3]} for n in range(24)])
     settings, cache, said = made(tmp_path, source)
     assert isinstance(settings, ImageCache)
@@ -170,20 +149,9 @@ def test_a_table_is_read_again_when_a_picture_beside_it_changes(folder, tmp_path
     assert read_manifest(made(tmp_path, source)[1])["inputs"] != before["inputs"]
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        beside(write_csv, "file_name", ".wav", SOUNDS),
-        beside(lambda *a: write_csv(*a, separator="\t", name="metadata.tsv"), "file_name", ".wav", SOUNDS),
-        beside(manifest_file, "audio_filepath", ".wav", SOUNDS),
-        inside(write_parquet, "audio", SOUNDS),
-        inside(save_to_disk, "audio", SOUNDS),
-    ],
-    ids=["csv", "tsv", "manifest", "parquet", "datasets"],
-)
-def test_sounds_with_texts(folder, tmp_path, write):
+def test_sounds_with_texts(folder, tmp_path):
     """24 sounds of .4 s are stored with what is said, and three rows are shown with their texts."""
-    source = write(folder, [{"text": WORDS[n % 4]} for n in range(24)])
+    source = inside(save_to_disk, "audio", SOUNDS)(folder, [{"text": WORDS[n % 4]} for n in range(24)])
     settings, cache, said = made(tmp_path, source, seconds=1.6, targets_length=24)
     assert isinstance(settings, SpeechCache)
     assert count(read_manifest(cache)) == 24 and {e["text"] for e in examples(cache, "test")} <= {*WORDS}
@@ -203,17 +171,9 @@ def test_a_row_of_a_part_of_a_sound_is_left_out(folder, tmp_path):
     assert why[0].startswith("00.wav: begins 1 s inside its file") and why[1].startswith("01.wav: is 2.0 s long, and its row is")
 
 
-@pytest.mark.parametrize(
-    "write",
-    [
-        beside(write_csv, "file_name", ".png", PICTURES),
-        beside(write_jsonl, "file_name", ".png", PICTURES),
-        inside(save_to_disk, "image", PICTURES),
-    ],
-    ids=["csv", "jsonl", "datasets"],
-)
-def test_pictures_with_captions(folder, tmp_path, write):
+def test_pictures_with_captions(folder, tmp_path):
     """Each caption of a picture is an example; they are of the language "en" where no other is said."""
+    write = beside(write_jsonl, "file_name", ".png", PICTURES)
     source = write(folder, [{"caption": f"a {WORDS[n % 4]} thing"} for n in range(24)])
     settings, cache, said = made(tmp_path, source)
     assert isinstance(settings, MultimodalCache)
@@ -269,51 +229,6 @@ def test_conversations_and_preferences_in_tables(folder, write):
     assert isinstance(settings_from(str(pairs), "prompt=ask"), PreferenceCache)
     (record, _) = chats.read(pairs, "prompt=ask")
     assert [record[side][-1]["content"] for side in ("prompt", "chosen", "rejected")] == ["Hi", "Hello", "No"]
-
-
-def write_talks(folder: Path) -> Path:
-    return write_parquet(folder, [{"messages": record["messages"]} for record in conversations(40, 0)])
-
-
-def write_rain(folder: Path) -> Path:
-    return write_series(folder / "rain.nc", showers(60).astype(np.float32), times(60))
-
-
-def rows_of(column: str, values: tuple[str, ...]) -> Rows:
-    return [{column: values[n % len(values)]} for n in range(24)]
-
-
-@pytest.mark.integration
-@pytest.mark.parametrize(
-    ("experiment", "write", "fields"),
-    [
-        ("vit.quickstart", lambda f: inside(save_to_disk, "image", PICTURES)(f, rows_of("label", ("ant", "bee", "cow"))), {}),
-        (
-            "conformer.small_czech",
-            lambda f: beside(manifest_file, "audio_filepath", ".wav", SOUNDS)(f, rows_of("text", WORDS)),
-            {"seconds": 1.28, "targets_length": 24},
-        ),
-        ("metnet2.quickstart", write_rain, FIELDS),
-        ("chat.smollm2_sft", write_talks, {"length": 64}),
-    ],
-    ids=["pictures", "sounds", "grids", "conversations"],
-)
-def test_a_model_is_trained_on_own_data_and_scored(folder, tmp_path, monkeypatch, experiment, write, fields):
-    """From a table to three steps, and the scores once the run is opened again: nothing but the cache's name is said."""
-    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path / "data"))
-    settings = settings_from(str(write(folder)))
-    vocabulary = write_vocabulary(tmp_path / "vocabulary") if settings.released else None
-    said: list[str] = []
-    prepare("mine", dataclasses.replace(settings, **fields), vocabulary=vocabulary, progress=said.append)
-    assert sum(line.startswith("a row of ") for line in said) == 3
-    parser = cli.parser("")
-    cli.add_experiment(parser)
-    arguments = [experiment, "--tiny", "--data.cache", "mine", "--data.batch-size", "4", "--train.finetune.init-from="]
-    e = dataclasses.replace(cli.chosen(*parser.parse_known_args(arguments)), layout=ONE_DEVICE)
-    assert e.eval is not None
-    e = dataclasses.replace(e, eval=dataclasses.replace(e.eval, split="test", limit=4))
-    scores = reopened_scores(e, tmp_path / "run")
-    assert scores and all(np.isfinite(value) for value in scores.values() if isinstance(value, float))
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,9 @@ from configs import registry
 from configs.registry import ConfigError
 from data import kinds, paths, prepare
 from data.cache_maker import maker_of
-from data.prepare import PREPARED
+from data.prepare import PREPARED, settings_from
 from data.reading.caches import write_examples
+from data.task import DataError
 from scripts import prepare_data
 
 MODULES = (
@@ -108,3 +109,27 @@ def test_reading_needs_no_tensorflow():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("row", "kind", "line"),
+    [
+        ({"txt": "a", "lbl": "b"}, "", "the columns txt, lbl; the nearest is a table .* of texts or pairs of texts with labels"),
+        ({"chosn": "a", "rejected": "b"}, "", "the columns chosn, rejected; the nearest is preference pairs, a table"),
+        ({"Input": "a", "Output": "b"}, "", "the columns Input, Output; .* in the columns inputs and targets .* NAME=COLUMN"),
+        ({"txt": "a", "lbl": "b"}, "chat", "the columns txt, lbl; the nearest is conversations"),
+        (None, "", r"files like \.pdf; the nearest is files of text"),
+    ],
+)
+def test_a_source_of_no_kind_names_the_nearest_form(tmp_path, row, kind, line):
+    """In one short line, with the page that lists all of them."""
+    source = tmp_path / ("rows.jsonl" if row else "a.pdf")
+    source.write_text(json.dumps(row))
+    with pytest.raises(DataError, match=f": no kind of data has {line}") as caught:
+        settings_from(str(source), kind=kind)
+    assert str(caught.value).endswith("; docs/DATA.md lists all forms") and len(str(caught.value)) < 400 + len(str(tmp_path))
+
+
+def test_an_empty_folder_has_no_file(tmp_path):
+    with pytest.raises(DataError, match="no file is there; docs/DATA"):
+        settings_from(str(tmp_path))

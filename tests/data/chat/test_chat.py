@@ -25,6 +25,7 @@ from models.protocol import Context
 from models.sharding.params import with_params
 from tests.helpers.chats import conversations, learned, turns, write_chat_cache, write_vocabulary
 from tests.helpers.conversations import unpacked
+from tests.helpers.own_data import save_to_disk
 from tests.helpers.runs import with_train
 from trainers.plan import fresh_state, make_plan
 from trainers.step import gradients
@@ -61,7 +62,7 @@ def test_both_forms_are_read_alike(tmp_path):
         '{"messages": [{"role": "assistant", "content": "a", "weight": true}]}': "has weight true, which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": "0"}]}': "has weight .0., which must be 0 or 1",
         '{"messages": [{"role": "assistant", "content": "a", "weight": null}]}': "has weight null, which must be 0 or 1",
-        '{"messages": [], "split": "test_sft"}': r"row 2: its split is 'test_sft'; did you mean 'test'\?",
+        '{"messages": [], "split": "tset_sft"}': r"row 2: its split is 'tset_sft'; did you mean 'test'\?",
         '{"text": "a"}': "neither 'messages'",
         "{": "line 2 is damaged: Expecting",
     }.items(),
@@ -152,6 +153,22 @@ def test_a_file_becomes_a_cache(tmp_path):
     examples = task.held_out(folder, folder, "test", 0)
     assert examples.count and all(row["loss_weights"].any() for row in examples.rows)
     assert "Fine-tuned on" in task.card(manifest)[0]
+
+
+def test_the_splits_for_fine_tuning_are_read(tmp_path):
+    """train_sft and test_sft are the training and the test; train_gen, of another purpose, is named."""
+    talks = conversations(12, 0)
+    for split, rows in (("train_sft", talks[:8]), ("test_sft", talks[8:10]), ("train_gen", talks[10:])):
+        save_to_disk(tmp_path / "ultra" / split, rows)
+    (tmp_path / "ultra" / "dataset_dict.json").write_text(json.dumps({"splits": ["train_sft", "test_sft", "train_gen"]}))
+    settings, lines = ChatCache.from_source(str(tmp_path / "ultra")), list[str]()
+    assert isinstance(settings, ChatCache)
+    settings = dataclasses.replace(settings, length=64, validation=0.0)
+    vocabulary = write_vocabulary(tmp_path / "vocabulary")
+    folder = prepare.prepare("ultra", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append)
+    assert "splits of another purpose are not read: train_gen" in lines
+    assert len((folder / "test.jsonl").read_text().splitlines()) == 2
+    assert json.loads((folder / "manifest.json").read_text())["parts"]["conversations"]["examples"] == 8
 
 
 def tiny_on_chat(folder, monkeypatch, **train):

@@ -1,13 +1,10 @@
 """A user's own labelled text, from every form of table to rows."""
 
-import csv
-import gzip
 import json
+from typing import Any
 
 import numpy as np
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from data.labelled import encoding, own
 from data.labelled.config import LabelledData
@@ -16,7 +13,7 @@ from data.reading.caches import examples, read_manifest
 from data.task import DataError
 from data.vocabularies.files import VocabularyError
 from data.vocabularies.tokenizers import Tokenizer, train_bpe
-from tests.helpers.own_data import scores_of
+from tests.helpers.own_data import FLAT, TABLES, contents, scores_by_name, write_lines
 from tests.helpers.rows import read_rows
 from tests.helpers.wordpiece import train_wordpiece
 
@@ -61,59 +58,64 @@ CONLL = "-DOCSTART- O\n\n" + "\n\n".join(
     "\n".join(f"{word} x {tag}" for word, tag in zip(row["tokens"], row["ner_tags"], strict=True)) for row in TAGGED
 )
 UD = "\n\n".join(
-    "# text\n1-2\tthe\t_\t_\t_\n" + "\n".join(f"{i}\t{word}\tx\tNOUN\t_" for i, word in enumerate(row["tokens"], 1))
+    "# text\n1-2\tthe\t_\t_\t_\n"
+    + "\n".join(f"{i}\t{word}\tx\t{row['ner_tags'][i - 1]}\t_" for i, word in enumerate(row["tokens"], 1))
     for row in TAGGED
 )
 
 
-def write_csv(path, rows, delimiter=","):
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def write_lines(path, rows):
-    text = "".join(json.dumps(row) + "\n" for row in rows).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-
-
-def write_parquet(path, rows):
-    parquet.write_table(pyarrow.Table.from_pylist(rows), path)
-
-
 SCORE_LABELS = [f"{n / 4:g}" for n in range(21)]
-LETTERS = ("classification", ["bad", "good"])
-CELLS = {  # name of the file -> what writes it, the rows, the form and the labels
-    "classes.csv": (write_csv, CLASSES, *LETTERS),
-    "classes.tsv": (lambda path, rows: write_csv(path, rows, "\t"), CLASSES, *LETTERS),
-    "classes.jsonl.gz": (write_lines, CLASSES, *LETTERS),
-    "classes.parquet": (write_parquet, CLASSES, *LETTERS),
-    "pairs.csv": (write_csv, PAIRS, "classification", ["0", "1", "2"]),
-    "pairs.jsonl": (write_lines, PAIRS, "classification", ["0", "1", "2"]),
-    "scores.csv": (write_csv, SCORES, "classification", SCORE_LABELS),
-    "scores.parquet": (write_parquet, SCORES, "classification", SCORE_LABELS),
-    "similar.jsonl": (write_lines, SIMILAR, "pair", []),
-    "tags.jsonl": (write_lines, TAGGED, "tagging", ["B", "I", "O"]),
-    "tags.parquet": (write_parquet, TAGGED, "tagging", ["B", "I", "O"]),
-    "tags.csv": (write_csv, BLANKS, "tagging", ["B", "I", "O"]),
-    "tags.conll": (lambda path, text: path.write_text(text), CONLL, "tagging", ["B", "I", "O"]),
-    "tags.conllu": (lambda path, text: path.write_text(text.replace("NOUN", "X", 9)), UD, "tagging", ["NOUN", "X"]),
-    "questions.csv": (write_csv, QUESTIONS, "span", []),
-    "questions.jsonl": (write_lines, HF_QUESTIONS, "span", []),
-    "questions.parquet": (write_parquet, HF_QUESTIONS, "span", []),
-    "squad.json": (lambda path, value: path.write_text(json.dumps(value)), SQUAD, "span", []),
+LETTERS: tuple[encoding.Form, list[str]] = ("classification", ["bad", "good"])
+NUMBERS: tuple[encoding.Form, list[str]] = ("classification", ["0", "1", "2"])
+GROUPS: dict[
+    str, tuple[list[dict[str, Any]], encoding.Form, list[str], str]
+] = {  # kind of rows -> the rows, their form and their labels, and an experiment that trains on them
+    "classes": (CLASSES, *LETTERS, "bert.minilm_debian_sections"),
+    "pairs": (PAIRS, *NUMBERS, "bert.minilm_debian_sections"),
+    "scores": (SCORES, "classification", SCORE_LABELS, "bert.minilm_debian_sections"),
+    "similar": (SIMILAR, "pair", [], "bert.minilm_l6"),
+    "tags": (TAGGED, "tagging", ["B", "I", "O"], "bert.minilm_brown_tags"),
+    "questions": (HF_QUESTIONS, "span", [], "bert.base_squad"),
 }
+AS_TEXTS = {"tags": BLANKS, "questions": QUESTIONS}  # as rows are in tables whose cells are texts
+OTHERS = {  # name of a file -> the group whose examples it holds, and what writes it
+    "tags.conll": ("tags", lambda path: path.write_text(CONLL)),
+    "tags.conllu": ("tags", lambda path: path.write_text(UD)),
+    "squad.json": ("questions", lambda path: path.write_text(json.dumps(SQUAD))),
+}
+CELLS = [*((group, form) for group in GROUPS for form in TABLES), *((group, name) for name, (group, _) in OTHERS.items())]
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, name):
-    """All 40 examples are in one split each, the rows hold those of training, and three of them are shown with their labels."""
-    write, rows, form, labels = CELLS[name]
-    write(tmp_path / name, rows)
-    lines = []
-    settings = settings_from(str(tmp_path / name)).encoded_with("")
-    cache = prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append)
+def write(folder, group, form):
+    """Writes a group's rows in a form; returns the file or the folder."""
+    source = folder / form
+    if form in OTHERS:
+        OTHERS[form][1](source)
+    else:
+        rows = GROUPS[group][0]
+        TABLES[form](source, AS_TEXTS[group] if form in FLAT and group in AS_TEXTS else rows)
+    return source
+
+
+def made(root, source, vocabulary, progress=len):
+    return prepare("mine", settings_from(str(source)).encoded_with(""), data_dir=root, vocabulary=vocabulary, progress=progress)
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory, vocabulary):
+    """The contents of each group's cache on which `test_models_are_trained_on_every_form_of_labels_and_scored` trains."""
+    roots = {group: tmp_path_factory.mktemp(group) for group in GROUPS}
+    return {group: contents(made(root, write(root, group, "rows.jsonl"), vocabulary)) for group, root in roots.items()}
+
+
+@pytest.mark.parametrize(("group", "source"), CELLS)
+def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, trained, group, source):
+    """All 40 examples are in one split each, the rows hold those of training, and three of them are shown with their labels. The
+    contents are those that a model is trained on below, whatever the form."""
+    _, form, labels, _ = GROUPS[group]
+    lines, file = [], write(tmp_path, group, source)
+    cache = made(tmp_path, file, vocabulary, lines.append)
+    assert contents(cache) == trained[group]
     manifest = read_manifest(cache)
     assert (manifest["form"], manifest["labels"], manifest["left_out"]) == (form, labels, 0)
     assert manifest["vocabulary"] == 60
@@ -132,7 +134,7 @@ def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, name):
     shown = [line for line in lines if line.startswith("a row of train: [CLS]")]
     assert len(shown) == min(3, len(stored))
     assert form == "pair" or "{" in shown[0]
-    assert prepare("mine", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append) == cache
+    assert made(tmp_path, file, vocabulary, lines.append) == cache
     assert lines[-1].startswith("mine: up to date")
 
 
@@ -260,7 +262,7 @@ def test_a_vocabulary_without_marks_is_refused(tmp_path, vocabulary):
         rows_of(tmp_path, CLASSES, tmp_path)
 
 
-@pytest.mark.parametrize(("given", "names"), [((10, 9, -1), ["-1", "9", "10"]), ((2, "1" * 5000), ["1" * 5000, "2"])])
+@pytest.mark.parametrize(("given", "names"), [((10, 9, -2), ["-2", "9", "10"]), ((2, "1" * 5000), ["1" * 5000, "2"])])
 def test_numbers_are_in_the_order_of_their_size(given, names):
     labels = own.Labels()
     for label in given:
@@ -280,11 +282,23 @@ def test_scores_become_the_nearest_of_21_labels():
     ]
 
 
+SCORED_BY = {
+    "classes": "accuracy",
+    "pairs": "accuracy",
+    "scores": "pearson",
+    "similar": "accuracy",
+    "tags": "accuracy",
+    "questions": "exact_match",
+}
+
+
 @pytest.mark.integration
-def test_a_model_is_trained_on_scored_pairs_and_scored_by_their_correlation(tmp_path, vocabulary, monkeypatch):
-    """Three steps, from a table to the scores of the checkpoint that is opened again."""
+@pytest.mark.parametrize(
+    "group", [group if group == "scores" else pytest.param(group, marks=pytest.mark.slow) for group in GROUPS]
+)
+def test_models_are_trained_on_every_form_of_labels_and_scored(tmp_path, vocabulary, trained, monkeypatch, group):
+    """Three steps, from a table to the scores of the checkpoint that is opened again; of scored pairs their correlation."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
-    write_csv(tmp_path / "scores.csv", SCORES)
-    prepare("mine", settings_from(str(tmp_path / "scores.csv")).encoded_with(""), vocabulary=vocabulary, progress=len)
-    scores = scores_of("bert.minilm_debian_sections", tmp_path / "run", {"vocab": 64, "head.labels": 21}, cache="mine")
-    assert {"pearson", "spearman", "macro_f1"} <= scores.keys() and -1 <= scores["pearson"] <= 1
+    assert contents(made(tmp_path, write(tmp_path, group, "rows.jsonl"), vocabulary)) == trained[group]
+    scores = scores_by_name(GROUPS[group][3], tmp_path / "run")
+    assert -1 <= scores[SCORED_BY[group]] <= 1, scores

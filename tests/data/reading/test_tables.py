@@ -139,6 +139,41 @@ def test_a_saved_dictionary_of_data_sets_has_its_splits(tmp_path):
     assert read == ["train", "train", "test", "test", "unsupervised", "unsupervised"]
 
 
+@pytest.mark.parametrize(
+    ("names", "read", "left"),
+    [
+        (("train_sft", "test_sft", "train_gen", "test_gen"), ["train", "test"], ["train_gen", "test_gen"]),
+        (("train_prefs", "test_prefs", "train_sft"), ["train", "test"], ["train_sft"]),
+        (("train_gen", "dev_gen"), ["train", "validation"], []),
+        (("train", "test_sft"), ["train", "test"], []),
+    ],
+)
+def test_splits_of_one_purpose_are_read(tmp_path, names, read, left):
+    """In a folder of `save_to_disk`, in files and in folders; those of another purpose are named."""
+    for name in names:
+        for folder in (tmp_path / "saved" / name, tmp_path / "files", tmp_path / "folders" / name):
+            folder.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "saved" / name / "a.arrow").write_bytes(b"")
+        (tmp_path / "saved" / name / "state.json").write_text(json.dumps({"_data_files": [{"filename": "a.arrow"}]}))
+        (tmp_path / "files" / f"{name}-00000-of-00001.parquet").write_bytes(b"")
+        (tmp_path / "folders" / name / "0.csv").write_text("a\n1\n")
+    (tmp_path / "saved" / "dataset_dict.json").write_text(json.dumps({"splits": names}))
+    assert [file.split for file in tables.files(tmp_path / "saved")] == read
+    assert tables.unread(tmp_path / "saved") == left
+    for source in ("files", "folders"):
+        assert sorted(file.split for file in tables.files(tmp_path / source)) == sorted(read)
+        assert len(tables.unread(tmp_path / source)) == len(left)
+
+
+def test_the_purpose_of_a_split_is_no_part_of_its_name():
+    assert [tables.split_name(name) for name in ("train_sft", "VAL_prefs", "gen", "tset_sft")] == [
+        "train",
+        "validation",
+        "gen",
+        "tset_sft",
+    ]
+
+
 def test_a_split_column_comes_before_the_file_s_name(tmp_path):
     for name, split in (("train.jsonl", "dev"), ("test.jsonl", "test")):
         (tmp_path / name).write_text(json.dumps({"split": split}))

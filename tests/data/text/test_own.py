@@ -4,15 +4,12 @@ import bz2
 import dataclasses
 import gzip
 import io
-import json
 import lzma
 import random
 
 import numpy as np
-import pyarrow
 import pytest
 import sentencepiece
-from pyarrow import parquet
 
 from data.cache_maker import maker_of
 from data.prepare import prepare, settings_from
@@ -22,7 +19,7 @@ from data.task import DataError
 from data.text import own
 from data.vocabularies.tokenizers import Tokenizer
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own_data import scores_of
+from tests.helpers.own_data import TABLES, contents, scores_of, table, write_lines
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
 
@@ -31,46 +28,64 @@ TEXTS = [" ".join(_CHANCE.choices(WORDS, k=20)).capitalize() + f".\nLine {n}." f
 ROWS = [{"text": text} for text in TEXTS]
 
 
-def _plain(path, compress=lambda content: content):
+FEW = TEXTS[:18]  # each of a file of its own, which are too few to be groups
+
+
+def _plain(path, compress=lambda content: content, texts=TEXTS):
     """Writes a folder of files, one of them for each text."""
     path.mkdir()
-    for n, text in enumerate(TEXTS):
+    for n, text in enumerate(texts):
         suffix = (".md", ".txt")[n % 2] + {gzip.compress: ".gz", bz2.compress: ".bz2", lzma.compress: ".xz"}.get(compress, "")
         (path / f"{n:02d}{suffix}").write_bytes(compress(text.replace("\n", "\r\n").encode()))
 
 
-def _lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
 FORMS = {
-    "folder": _plain,
-    "gz": lambda path: _plain(path, gzip.compress),
-    "bz2": lambda path: _plain(path, bz2.compress),
-    "xz": lambda path: _plain(path, lzma.compress),
-    "a.jsonl": lambda path: _lines(path, ROWS),
-    "content.jsonl": lambda path: _lines(path, [{"url": "x", "content": text} for text in TEXTS]),
-    "only.csv": lambda path: path.write_text("review\n" + "".join(f'"{text}"\n' for text in TEXTS)),
-    "a.parquet": lambda path: parquet.write_table(pyarrow.Table.from_pylist(ROWS), path),
+    "folder": lambda path: _plain(path, texts=FEW),
+    "gz": lambda path: _plain(path, gzip.compress, FEW),
+    "bz2": lambda path: _plain(path, bz2.compress, FEW),
+    "xz": lambda path: _plain(path, lzma.compress, FEW),
+    "content.jsonl": lambda path: write_lines(path, [{"url": "x", "content": text} for text in FEW]),
+    "only.csv": lambda path: path.write_text("review\n" + "".join(f'"{text}"\n' for text in FEW)),
+    # A text of more than a line has no place in a .tsv file.
+    **{name: table(name, [{"text": text} for text in FEW]) for name in TABLES if name != "rows.tsv"},
 }
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The contents of the cache of JSON lines."""
+    root = tmp_path_factory.mktemp("lines")
+    FORMS["rows.jsonl"](root / "rows.jsonl")
+    return contents(prepare("mine", settings_from(str(root / "rows.jsonl")), data_dir=root, progress=len))
+
+
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_text_becomes_rows(tmp_path, name):
-    """All documents are in one split each, with a vocabulary that is trained on the training texts; three rows are shown."""
+def test_every_form_of_text_becomes_rows(tmp_path, trained, name):
+    """All documents are in one split each, with a vocabulary that is trained on the training texts; three rows are shown. The
+    contents are the same whatever the form: what is trained on below is JSON lines, and files that are groups."""
     FORMS[name](tmp_path / name)
     lines = []
     cache = prepare("mine", settings_from(str(tmp_path / name)), data_dir=tmp_path, progress=lines.append)
+    assert contents(cache) == trained
     manifest = read_manifest(cache)
     held = [example["text"] for split in ("validation", "test") for example in examples(cache, split)]
     part = manifest["parts"]["all"]
-    assert (len(held), part["documents"], manifest["left_out"]) == (4, 36, 0)
+    assert (len(held), part["documents"], manifest["left_out"]) == (2, 16, 0)
     tokenizer = Tokenizer(cache)
     assert 300 < manifest["vocabulary"] == tokenizer.size < 8192
     stored = [chunk for row in read_rows(cache / "train/all.array_record") for (chunk,) in unpack(row, (256,))]
-    assert sorted(map(tokenizer.decode, stored)) == sorted({*TEXTS} - {*held})
-    assert part["bytes"] == sum(len(text.encode()) for text in {*TEXTS} - {*held})
+    assert sorted(map(tokenizer.decode, stored)) == sorted({*FEW} - {*held})
+    assert part["bytes"] == sum(len(text.encode()) for text in {*FEW} - {*held})
     assert sum(line.startswith("a row of train: <|endoftext|> ") for line in lines) == min(3, part["rows"])
+
+
+def test_a_tab_separated_table_has_a_text_in_a_line(tmp_path, trained):
+    """Its texts have no line breaks, and the rest is as in JSON lines."""
+    rows, caches = [{"text": text.replace("\n", " ")} for text in FEW], []
+    for name in ("rows.tsv", "rows.jsonl"):
+        TABLES[name](tmp_path / name, rows)
+        caches.append(contents(prepare("mine", settings_from(str(tmp_path / name)), data_dir=tmp_path, progress=len)))
+    assert caches[0] == caches[1] != trained
 
 
 def test_one_long_file_becomes_documents_and_is_divided(tmp_path):
@@ -119,7 +134,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path):
 def test_a_copy_of_a_held_out_text_is_not_trained_on(tmp_path):
     """Where splits are given, and one text is in two."""
     rows = [{"text": text, "split": "test" if n < 9 else "train"} for n, text in enumerate(TEXTS)]
-    _lines(tmp_path / "a.jsonl", [*rows, {"text": TEXTS[0], "split": "train"}])
+    write_lines(tmp_path / "a.jsonl", [*rows, {"text": TEXTS[0], "split": "train"}])
     cache = prepare("mine", settings_from(str(tmp_path / "a.jsonl")), data_dir=tmp_path, progress=len)
     manifest = read_manifest(cache)
     held = [example["text"] for split in ("validation", "test") for example in examples(cache, split)]
@@ -140,7 +155,7 @@ def _vocabulary(tmp_path, form):
 @pytest.mark.parametrize(("form", "end"), [("spiece.model", "</s>"), ("folder", "[CLS]"), ("folder/tokenizer.json", "[CLS]")])
 def test_a_vocabulary_that_is_given_encodes(tmp_path, form, end):
     """A SentencePiece model, a folder, or a tokenizer.json; the cache keeps a copy, and is made anew when another is given."""
-    _lines(tmp_path / "a.jsonl", ROWS)
+    write_lines(tmp_path / "a.jsonl", ROWS)
     lines = []
     settings = settings_from(str(tmp_path / "a.jsonl")).encoded_with("")
     vocabulary = _vocabulary(tmp_path, form)
@@ -162,7 +177,7 @@ def test_a_vocabulary_that_is_given_encodes(tmp_path, form, end):
     ],
 )
 def test_settings_that_cannot_be_are_refused(tmp_path, fields, error, reason):
-    _lines(tmp_path / "a.jsonl", ROWS)
+    write_lines(tmp_path / "a.jsonl", ROWS)
     with pytest.raises(error, match=reason):
         prepare("mine", dataclasses.replace(settings_from(str(tmp_path / "a.jsonl")), **fields), data_dir=tmp_path, progress=len)
 
@@ -170,7 +185,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path, fields, error, reason):
 def test_a_pipeline_writes_the_same_rows(tmp_path):
     """The slices of a mapper, as Apache Beam's, are the documents in order."""
     for n in range(4):
-        _lines(tmp_path / f"{n}.jsonl", ROWS[10 * n : 10 * n + 10])
+        write_lines(tmp_path / f"{n}.jsonl", ROWS[10 * n : 10 * n + 10])
     slices = []
 
     def mapper(read, items, window):
@@ -190,22 +205,22 @@ def test_a_pipeline_writes_the_same_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("experiment", "model", "fields", "data"),
+    ("experiment", "source", "fields"),
     [
-        ("gpt.quickstart", {}, {"length": 64}, {"length": 64}),
-        pytest.param(
-            "bert.quickstart_pairs", {}, {"length": 64, "pairs": 8, "tokenizer": ""}, {"length": 64}, marks=pytest.mark.slow
-        ),
-        pytest.param("t5.quickstart", {}, {"length": 64}, {"length": 64}, marks=pytest.mark.slow),
+        ("gpt.quickstart", "a.jsonl", {}),
+        pytest.param("gpt.quickstart", "files", {}, marks=pytest.mark.slow),
+        pytest.param("bert.quickstart_pairs", "a.jsonl", {"pairs": 8, "tokenizer": ""}, marks=pytest.mark.slow),
+        pytest.param("t5.quickstart", "a.jsonl", {}, marks=pytest.mark.slow),
     ],
 )
 @pytest.mark.integration
-def test_models_are_trained_on_own_text_and_scored(tmp_path, monkeypatch, experiment, model, fields, data):
+def test_models_are_trained_on_own_text_and_scored(tmp_path, monkeypatch, experiment, source, fields):
     """A decoder, an encoder with pairs of segments, and an encoder-decoder: three steps, and their scores once reopened."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
-    _lines(tmp_path / "a.jsonl", ROWS)
-    settings = dataclasses.replace(settings_from(str(tmp_path / "a.jsonl")), vocabulary_size=0, **fields)
+    write_lines(tmp_path / "a.jsonl", ROWS)
+    _plain(tmp_path / "files")
+    settings = dataclasses.replace(settings_from(str(tmp_path / source)), length=64, **fields)
     vocabulary = _vocabulary(tmp_path, "folder") if "tokenizer" in fields else None
     size = read_manifest(prepare("mine", settings, vocabulary=vocabulary, progress=len))["vocabulary"]
-    scores = scores_of(experiment, tmp_path / "run", {"vocab": size + 104} | model, cache="mine", **data)
+    scores = scores_of(experiment, tmp_path / "run", {"vocab": size + 104}, cache="mine", length=64)
     assert scores["examples"] == 2 and scores["cross_entropy"] > 0

@@ -1,15 +1,12 @@
 """A user's own translations, from every form to rows."""
 
-import csv
 import dataclasses
 import gzip
 import json
 import random
 from xml.sax.saxutils import escape
 
-import pyarrow
 import pytest
-from pyarrow import parquet
 
 from data.prepare import prepare, settings_from
 from data.reading.caches import examples, read_manifest
@@ -19,24 +16,13 @@ from data.translation import own
 from data.translation.decoding import TranslationDecoding
 from data.translation.maker import Released, Trained
 from tests.helpers.catalogues import WORDS
-from tests.helpers.own_data import scores_of
+from tests.helpers.own_data import NESTED, TABLES, contents, scores_of, table, write_csv, write_lines
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.vocabularies import write_pieces
 
 _CHANCE = random.Random(0)
 ENGLISH = [" ".join(_CHANCE.choices(WORDS, k=8)).capitalize() + "." for _ in range(60)]
 ROWS = [{"en": text, "de": text.translate(str.maketrans("aeiou", "äöïüy"))} for text in ENGLISH]
-
-
-def _csv(path, rows, delimiter=","):
-    with path.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, rows[0], delimiter=delimiter)
-        writer.writeheader()
-        writer.writerows(rows)
-
-
-def _lines(path, rows):
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 def _aligned(path, compress=lambda content: content, suffix=""):
@@ -62,16 +48,22 @@ def _po(path):
 
 
 FORMS = {
-    "pairs.csv": lambda path: _csv(path, ROWS),
-    "pairs.tsv": lambda path: _csv(path, ROWS, "\t"),
-    "pairs.jsonl": lambda path: _lines(path, [{"id": 1, "en_US": row["en"], "deu_Latn": row["de"]} for row in ROWS]),
-    "objects.jsonl": lambda path: _lines(path, [{"translation": row} for row in ROWS]),
-    "pairs.parquet": lambda path: parquet.write_table(pyarrow.Table.from_pylist([{"translation": row} for row in ROWS]), path),
+    **{name: table(name, ROWS) for name in TABLES},
+    **{f"objects {name}": table(name, [{"translation": row} for row in ROWS]) for name in NESTED},
+    "codes rows.jsonl": lambda path: write_lines(path, [{"id": 1, "en_US": row["en"], "deu_Latn": row["de"]} for row in ROWS]),
     "aligned": _aligned,
     "aligned.gz": lambda path: _aligned(path, gzip.compress, ".gz"),
     "memory.tmx": _tmx,
     "messages": _po,
 }
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The contents of the cache that `test_a_mixture_is_trained_on_own_translations_and_scored` has."""
+    root = tmp_path_factory.mktemp("aligned")
+    _aligned(root / "aligned")
+    return contents(prepare("mine", settings_from(str(root / "aligned")), data_dir=root, progress=len))
 
 
 def pairs_of(cache, language, lengths=(64, 48)):
@@ -82,11 +74,14 @@ def pairs_of(cache, language, lengths=(64, 48)):
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_form_of_translations_becomes_rows(tmp_path, name):
-    """All pairs, from German into English, are in one split each; three rows are shown with their tags."""
-    FORMS[name](tmp_path / name)
+def test_every_form_of_translations_becomes_rows(tmp_path, trained, name):
+    """All pairs, from German into English, are in one split each; three rows are shown with their tags. The contents are those
+    that a mixture is trained on below, whatever the form."""
+    source = tmp_path / name.rpartition(" ")[2]
+    FORMS[name](source)
     lines = []
-    cache = prepare("mine", settings_from(str(tmp_path / name)), data_dir=tmp_path, progress=lines.append)
+    cache = prepare("mine", settings_from(str(source)), data_dir=tmp_path, progress=lines.append)
+    assert contents(cache) == trained
     manifest = read_manifest(cache)
     assert (manifest["to"], [*manifest["languages"]], manifest["left_out"]) == ("en", ["de"], 0)
     held = [pair for split in ("validation", "test") for pair in examples(cache, split)]
@@ -100,7 +95,7 @@ def test_every_form_of_translations_becomes_rows(tmp_path, name):
 def test_another_target_and_several_sources(tmp_path):
     """Every language but the target is a part; equal targets are in one split in all of them, and columns name languages."""
     rows = [{"german": row["de"], "en": row["en"], "fr": row["en"].upper()} for row in ROWS]
-    _csv(tmp_path / "a.csv", rows)
+    write_csv(tmp_path / "a.csv", rows)
     settings = dataclasses.replace(settings_from(str(tmp_path / "a.csv"), "de=german"), to="de")
     cache = prepare("mine", settings, data_dir=tmp_path, progress=len)
     manifest = read_manifest(cache)
@@ -119,7 +114,7 @@ def test_another_target_and_several_sources(tmp_path):
 def test_a_source_that_is_held_out_is_not_trained_on(tmp_path):
     """Although it has another translation there; pairs that are none are counted."""
     rows = [*ROWS, *({"en": f"{row['en']} Another {n}.", "de": row["de"]} for n, row in enumerate(ROWS))]
-    _lines(tmp_path / "a.jsonl", [*rows, {"en": "", "de": "x"}, {"en": "y", "de": None}, {"en": "z", "de": "z"}])
+    write_lines(tmp_path / "a.jsonl", [*rows, {"en": "", "de": "x"}, {"en": "y", "de": None}, {"en": "z", "de": "z"}])
     lines = []
     cache = prepare("mine", settings_from(str(tmp_path / "a.jsonl")), data_dir=tmp_path, progress=lines.append)
     held = {pair["source"] for split in ("validation", "test") for pair in examples(cache, split)}
@@ -143,7 +138,7 @@ def test_the_splits_of_aligned_files_are_those_of_their_names(tmp_path, name):
 def test_a_translators_vocabulary_encodes_what_it_knows(tmp_path):
     """The pieces of an M2M-100; a language that it does not know is left out and named."""
     rows = [{**row, "nn": row["de"].lower()} for row in ROWS]
-    _lines(tmp_path / "a.jsonl", rows)
+    write_lines(tmp_path / "a.jsonl", rows)
     write_pieces(tmp_path / "m2m")
     lines = []
     settings = settings_from(str(tmp_path / "a.jsonl")).encoded_with("")
@@ -186,11 +181,13 @@ def test_a_memory_of_translations_loads_nothing_from_elsewhere(tmp_path):
 
 
 @pytest.mark.integration
-def test_a_mixture_is_trained_on_own_translations_and_scored(tmp_path, monkeypatch):
+def test_a_mixture_is_trained_on_own_translations_and_scored(tmp_path, trained, monkeypatch):
     """Three steps, and BLEU of the checkpoint that is opened again."""
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     _aligned(tmp_path / "aligned")
-    manifest = read_manifest(prepare("mine", settings_from(str(tmp_path / "aligned")), progress=len))
+    cache = prepare("mine", settings_from(str(tmp_path / "aligned")), progress=len)
+    manifest = read_manifest(cache)
+    assert contents(cache) == trained
     sizes = {f"{side}_vocab": manifest[f"{side}_vocabulary"] for side in ("source", "target")}
     scores = scores_of("gshard_m4.quickstart", tmp_path / "run", sizes, cache="mine")
     assert 2 <= scores["sentences"] <= 4 and 0 <= scores["bleu"] <= 100
