@@ -1,7 +1,7 @@
 """The TFDS builder of message catalogues: other languages to English, one split for each language.
 
     message_catalogues/permissive:1.1.0    django, wagtail and django-cms, about 132,000 pairs of 96 languages
-    message_catalogues/m4_3:1.1.0          those and homeassistant, about 73,000 pairs of three languages
+    message_catalogues/m4_iberian:1.1.0    those, homeassistant and OpenStack's, about 68,000 pairs of Spanish and Portuguese
     message_catalogues/m4_102:1.1.0        all packages of `data.translation.sources`, about 2.4 million pairs of 102 languages
 
 The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).
