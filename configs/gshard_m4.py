@@ -73,7 +73,7 @@ def iberian() -> Experiment:
             moe=MoeConfig(experts=ExpertsConfig(count=8), every=1, group_size=64),
             dropout=0.1,  # without it, held-out strings get worse after three passes
         ),
-        layout=LAYOUTS["expert_zero1"](1, 8),
+        layout=LAYOUTS["expert_fsdp"](1, 8),
         data=TranslationData(cache="m4_iberian", batch_size=32, source_length=64, target_length=48),
         optimizer=AdamW(schedule=Cosine(peak=5e-3, steps=2000, warmup=120, floor=0.02), b2=0.98, weight_decay=0.01),
         train=Train(steps=2000, log_every=20, checkpoint=Checkpointing(every=200, keep=2)),

@@ -10,6 +10,7 @@ Running it again reuses what is there: prepared data, compiled programs, and the
 import dataclasses
 import json
 import os
+import shlex
 import sys
 import time
 from typing import Any
@@ -18,6 +19,7 @@ from data import progress
 from data.kinds import task_of
 from data.prepare import prepare
 from data.reading.caches import read_manifest
+from data.translation.decoding import strip
 from scripts import cli
 
 SHOWN = 12  # translations that are printed
@@ -67,9 +69,8 @@ def main() -> int:
     outputs = decoder(served.params, examples)
     scores = decoding.scores(examples, outputs)
     scores["baselines"] = decoding.baselines(examples, lambda others: decoder(served.params, others))
-    scores["samples"] = some(
-        [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)]
-    )
+    samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)]
+    scores["samples"] = some(samples)
     (args.workdir / "evaluation.json").write_text(json.dumps(scores, indent=1))
     print(decoding.table(scores, details=len(languages) <= SHOWN))
 
@@ -83,6 +84,9 @@ def main() -> int:
     if scores["all"]["stripped_bleu"] < translations.BELIEVABLE:
         print(translations.NO_TRANSLATOR)
     python = os.path.relpath(sys.executable)
+    elif sample := right(samples):
+        translate = f'scripts.translate --checkpoint {os.path.relpath(args.workdir)} --from {sample["lang"]}'
+        print(f"One that it has right:\n      {python} -m {translate} {shlex.quote(sample['source'])}")
     print(f"Try:  {python} -m scripts.show {e.name} --collectives      how its tokens travel")
     print(f"      {python} -m scripts.demo                                  what released weights do")
     return 0
@@ -99,6 +103,12 @@ def some(samples: list[dict[str, str]]) -> list[dict[str, str]]:
         (mine := by_lang[languages[i * max(len(languages), SHOWN) // SHOWN % len(languages)]])[i * len(mine) // SHOWN]
         for i in range(SHOWN)
     ]
+
+
+def right(samples: list[dict[str, str]]) -> dict[str, str] | None:
+    """Returns the longest of the samples whose words are all those of its reference; None if there is none."""
+    equal = [s for s in samples if strip(s["output"]) == strip(s["reference"])]
+    return max(equal, key=lambda s: len(s["source"]), default=None)
 
 
 if __name__ == "__main__":
