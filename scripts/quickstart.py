@@ -69,7 +69,8 @@ def main() -> int:
     outputs = decoder(served.params, examples)
     scores = decoding.scores(examples, outputs)
     scores["baselines"] = decoding.baselines(examples, lambda others: decoder(served.params, others))
-    samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in zip(examples, outputs, strict=True)]
+    translated = zip(examples, outputs, strict=True)
+    samples = [{"lang": x.lang, "source": x.source, "output": o, "reference": x.target} for x, o in translated]
     scores["samples"] = some(samples)
     (args.workdir / "evaluation.json").write_text(json.dumps(scores, indent=1))
     print(decoding.table(scores, details=len(languages) <= SHOWN))
@@ -81,11 +82,11 @@ def main() -> int:
     page = report.write(args.workdir, (e, weights))
     minutes = (time.perf_counter() - began) / 60
     print(f"\n{minutes:.1f} minutes. Pictures: {page.resolve()}")
+    python = os.path.relpath(sys.executable)
     if scores["all"]["stripped_bleu"] < translations.BELIEVABLE:
         print(translations.NO_TRANSLATOR)
-    python = os.path.relpath(sys.executable)
     elif sample := right(samples):
-        translate = f'scripts.translate --checkpoint {os.path.relpath(args.workdir)} --from {sample["lang"]}'
+        translate = f"scripts.translate --checkpoint {os.path.relpath(args.workdir)} --from {sample['lang']}"
         print(f"One that it has right:\n      {python} -m {translate} {shlex.quote(sample['source'])}")
     print(f"Try:  {python} -m scripts.show {e.name} --collectives      how its tokens travel")
     print(f"      {python} -m scripts.demo                                  what released weights do")
