@@ -57,7 +57,7 @@ def quickstart() -> Experiment:
 
 
 def iberian() -> Experiment:
-    """What `make quickstart` trains: Spanish and Portuguese into English, from message catalogues of eleven Python packages.
+    """The run of `make quickstart`: Spanish and Portuguese into English, from message catalogues of eleven Python packages.
 
     Eight experts on eight simulated devices, one each. Not from the paper: one layer on each side, both of experts, learns as
     much a step as two, for less. Expect a stripped BLEU of about 11 on held-out strings, against 3 for copying the source.
