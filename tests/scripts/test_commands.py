@@ -71,7 +71,7 @@ def test_unknown_data_names_the_nearest(tmp_path, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     with pytest.raises(UserError, match=r"gpt_smal; did you mean 'gpt_small'\?$"):
         read_manifest(tmp_path / "caches" / "gpt_smal")
-    with pytest.raises(UserError, match=r"; run: python -m scripts\.prepare_data gpt_small$"):
+    with pytest.raises(UserError, match=r"; run: python -m scripts\.prepare_data gpt_small, or scripts\.train with --prepare$"):
         read_manifest(tmp_path / "caches" / "gpt_small")
     with pytest.raises(UserError, match=r"^'/nonexistent': no such file or folder$"):
         settings_from("/nonexistent")
