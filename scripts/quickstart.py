@@ -1,4 +1,4 @@
-"""The first run: data, training, scores, translations and a page with pictures, in under ten minutes on two cores.
+"""The first run: data, training, scores, translations and a page with pictures, in about ten minutes on two cores.
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
     python -m scripts.quickstart --train.steps 100    any field of the experiment can be changed
@@ -85,7 +85,7 @@ def main() -> int:
     python = os.path.relpath(sys.executable)
     if scores["all"]["stripped_bleu"] < translations.BELIEVABLE:
         print(translations.NO_TRANSLATOR)
-    elif sample := right(samples):
+    if sample := right(samples):
         translate = f"scripts.translate --checkpoint {os.path.relpath(args.workdir)} --from {sample['lang']}"
         print(f"One that it has right:\n      {python} -m {translate} {shlex.quote(sample['source'])}")
     print(f"Try:  {python} -m scripts.show {e.name} --collectives      how its tokens travel")
