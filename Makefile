@@ -37,7 +37,7 @@ test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's ow
 
 test-all: test test-defaults test-slow  ## everything
 
-layouts: $(STAMP)  ## every layout of every family against one device: about half an hour
+layouts: $(STAMP)  ## every layout of every family against one device: more than an hour of CPU
 	$(PY) -m scripts.layouts
 
 check: $(STAMP)  ## style, types, links between documents, and known vulnerabilities of the locked packages

@@ -93,5 +93,5 @@ def form_of(task: Task, vocabulary: Path, checkpoint: Path) -> TemplateForm | Ra
         return TemplateForm(vocabulary)
     raise DataError(
         f"{checkpoint} has no chat template, and its model was not tuned to rate responses: nothing says how it converses; "
-        "python -m scripts.generate continues its texts"
+        "where it writes text, python -m scripts.generate continues yours"
     )
