@@ -68,7 +68,7 @@ def test_the_form_is_that_of_the_task_or_the_template(chatml, rated, tmp_path):
     talk = ["the cat", "a dog", "so"]
     assert rated.prompt(turns(*talk)) == Tokenizer(rated.vocabulary).encode(prompt(talk))
     bare = write_vocabulary(tmp_path / "bare", None)
-    with pytest.raises(DataError, match=r"^runs/x has no chat template, .*; python -m scripts.generate continues its texts$"):
+    with pytest.raises(DataError, match=r"^runs/x has no chat template, .*python -m scripts.generate continues yours$"):
         form_of(other(), bare, Path("runs/x"))
 
 
