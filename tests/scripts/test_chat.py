@@ -298,9 +298,7 @@ def test_what_cannot_converse_is_refused(run, folder):
     """Without a template or rated responses there is one line, which names the command that continues texts; so is there for
     options of the other form, and for what a template refuses."""
     for module, args in ((chat, ()), (generate, ("--chat", "the cat"))):
-        with pytest.raises(
-            DataError, match=r"^.*/base has no chat template, .*: .*python -m scripts.generate continues yours$"
-        ):
+        with pytest.raises(DataError, match=r"^.*/base has no chat template, .*: .*python -m scripts.generate continues yours$"):
             run("", *args, model="base", module=module)
     with pytest.raises(DataError, match=r"/bert has no chat template"):
         run("", model="bert")
