@@ -200,7 +200,7 @@ _DEBIAN = (
 CATALOGUES = {
     # Three BSD-licensed wheels, 22 MB: every language there is, 96.
     "permissive": Catalogue(sources=_PERMISSIVE, languages=200, test=40, validation=15, share=0.05),
-    # The three wheels, and 65 MB more (Apache 2): ten times as many English strings, in two near languages that have them all.
+    # The three wheels, and 65 MB more (Apache 2): nine times as many English strings, in two near languages that have them all.
     "m4_iberian": Catalogue(
         sources=(*_PERMISSIVE, _HOME_ASSISTANT, *_OPENSTACK), languages=("es", "pt"), test=300, validation=100, share=0.05
     ),
