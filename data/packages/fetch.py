@@ -184,9 +184,10 @@ def announced(text: str) -> float | None:
 def _bytes_in(folders: Sequence[Path]) -> int:
     """Returns the bytes of all files below some folders; files come and go meanwhile."""
     total = 0
-    for file in (file for folder in folders for file in folder.rglob("*")):
-        with contextlib.suppress(OSError):
-            total += file.stat().st_size if file.is_file() else 0
+    for place, _, names in (entry for folder in folders for entry in os.walk(folder)):  # passes over folders that have gone
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.stat(os.path.join(place, name)).st_size
     return total
 
 

@@ -1,6 +1,7 @@
 import dataclasses
 import hashlib
 import io
+import os
 import re
 import sys
 
@@ -101,6 +102,22 @@ def test_what_has_arrived_is_shown(tmp_path, monkeypatch, line, last):
     fetch.run_client(client, cwd=tmp_path, what="some 1.0")
     written = err.getvalue().splitlines()
     assert written[-1].startswith("fetching some 1.0 ") and last in written[-1] and not any("Downloading" in w for w in written)
+
+
+def test_a_folder_that_goes_while_it_is_counted_is_passed_over(tmp_path, monkeypatch):
+    """pip unpacks into folders that it deletes while the bytes that have arrived are counted."""
+    for name in ("kept", "gone"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "part").write_bytes(bytes(7))
+    scandir = os.scandir
+
+    def deleted_meanwhile(folder):
+        if str(folder).endswith("gone"):
+            raise FileNotFoundError(folder)
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", deleted_meanwhile)
+    assert fetch._bytes_in([tmp_path]) == 7
 
 
 @pytest.mark.parametrize(
