@@ -80,6 +80,7 @@ os.abort()
 """
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("where", ["another thread", "the thread that ends it"])
 def test_a_process_that_is_aborted_while_it_ends_keeps_its_code(tmp_path, where):
     """XLA aborts a process whose collective fails: one that already says why it ends goes on with that."""
