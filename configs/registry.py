@@ -1,5 +1,7 @@
 """Experiments by name, their shrunk versions for tests, and their text and JSON forms."""
 
+import contextlib
+import contextvars
 import dataclasses
 import importlib
 import inspect
@@ -60,6 +62,19 @@ def lookup(name: str) -> typing.Callable[[], Experiment]:
     return functions[name]
 
 
+_recorded: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar("recorded", default=None)
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[set[str]]:
+    """Yields a set to which the name of every experiment that is loaded inside is added."""
+    token = _recorded.set(names := set())
+    try:
+        yield names
+    finally:
+        _recorded.reset(token)
+
+
 _OF_FILES: dict[str, str] = {}  # documentation of the experiments that this process has loaded from files, by name
 
 
@@ -73,6 +88,8 @@ def load(name: str) -> Experiment:
     Raises:
       UserError: there is no such experiment (with the nearest one), the file raises an exception, or a field is not valid.
     """
+    if (recorded := _recorded.get()) is not None:
+        recorded.add(name)
     if not files.is_file(name):
         return dataclasses.replace(lookup(name)(), name=name)
     if name.endswith(".json"):

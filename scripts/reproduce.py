@@ -5,14 +5,15 @@ python -m scripts.reproduce --list gshard            the same of some lines of p
 python -m scripts.reproduce gshard.table_1           one table, its page and picture
 python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
+python -m scripts.reproduce --stale                  say on each page whether what it came from has changed since
 
-Pages are written to docs/reproductions/ (--pages). What is compiled or trained lies in --workdir: what is
-stopped goes on with what is missing. A page whose figures are the same as before is left as it is.
+Pages are written to docs/reproductions/ (--pages), each with its rows, commit and configurations in a .json file. What is
+compiled or trained lies in --workdir: what is stopped goes on with what is missing. A page whose figures are the same as before
+is left as it is.
 """
 
 import argparse
 import contextlib
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 from data.paths import ROOT, scratch, write_whole
 from scripts import cli
-from scripts.reproductions import pages
+from scripts.reproductions import pages, record
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.figure import show
 from scripts.reproductions.pictures import draw
@@ -30,23 +31,28 @@ def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help="gshard.table_1, or gshard for all of it; none lists them")
     parser.add_argument("--list", action="store_true", help="list them, or those that are named, and do nothing")
+    parser.add_argument("--stale", action="store_true", help="mark pages that are stale, and do nothing else")
     parser.add_argument("--all", choices=KINDS, help="everything of this kind")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/reproductions"), help="folder of runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     chosen = _chosen(args)
+    if args.stale:
+        for e in chosen or entries().values():
+            mark(args.pages, e)
+        return 0
     if args.list or not chosen:
-        _list(chosen or list(entries().values()), args.json)
+        _list(args.pages, chosen or list(entries().values()), args.json)
         return 0
     for entry in chosen:
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
         # Runs tell their progress on standard output, where JSON is wanted alone.
         with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
-            rows = list(entry.make(args.workdir / entry.name))
-        cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
-        page = write(args.pages, entry, rows)
+            rows, made = record.made(entry, args.workdir / entry.name)
+        cli.print_json(as_data(entry, made)) if args.json else print("\n".join(as_text(rows)), flush=True)
+        page = write(args.pages, entry, rows, made)
         print(f"  {page}", file=sys.stderr if args.json else sys.stdout, flush=True)
     return 0
 
@@ -62,20 +68,33 @@ def _chosen(args: argparse.Namespace) -> list[Entry]:
     return chosen
 
 
-def _list(chosen: Sequence[Entry], as_json: bool) -> None:
+def _list(folder: Path, chosen: Sequence[Entry], as_json: bool) -> None:
     if as_json:
-        names = ("source", "kind", "stated", "minutes")
-        cli.print_json({e.name: {name: getattr(e, name) for name in names} for e in chosen})
+        cli.print_json({e.name: as_data(e, record.read(folder, e.name)) for e in chosen})
         return
     for e in chosen:
         print(f"{e.name:28} {e.kind:11} {'+'.join(e.stated):15} {e.minutes:5g} min  {e.source}")
 
 
-def as_data(entry: Entry, rows: Sequence[Row]) -> dict[str, Any]:
-    """Returns an entry and its rows as plain values."""
-    names = ("label", "paper", "stated", "ours", "error", "same", "deviation", "comes_out", "differs")
-    lines = [{name: getattr(row, name) for name in names} for row in rows]
-    return {"name": entry.name, "source": entry.source, "kind": entry.kind, "unit": entry.unit, "rows": lines}
+def as_data(entry: Entry, made: record.Record | None) -> dict[str, Any]:
+    """Returns an entry and what is stored of it as plain values; "rows" is empty where it has not been made."""
+    names = ("name", "source", "kind", "stated", "unit", "minutes")
+    values = {name: getattr(entry, name) for name in names}
+    if made is None:
+        return values | {"commit": "", "stale": "not made", "rows": []}
+    return values | {"date": made.date, "commit": made.commit, "stale": made.changes(entry), "rows": made.rows}
+
+
+def mark(folder: Path, entry: Entry) -> None:
+    """Writes on an entry's page whether it is stale, and prints it where it is."""
+    page, made = folder / f"{entry.name}.md", record.read(folder, entry.name)
+    if made is None:
+        return print(f"{entry.name}: not made")
+    lines = page.read_text().split("\n")
+    lines[pages.HEAD_LINE] = pages.head(entry, made)
+    write_whole(page, "\n".join(lines))
+    if changes := made.changes(entry):
+        print(f"{entry.name}: {changes}")
 
 
 def as_text(rows: Sequence[Row]) -> list[str]:
@@ -87,26 +106,30 @@ def as_text(rows: Sequence[Row]) -> list[str]:
     return lines
 
 
-def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> Path:
-    """Writes NAME.md and its picture, and the entry's line in the folder's index; returns the page's path.
+def write(folder: Path, entry: Entry, rows: Sequence[Row], made: record.Record) -> Path:
+    """Writes NAME.md, NAME.json and its picture, and the entry's line in the folder's index; returns the page's path.
 
-    A page that differs by its date alone is left as it is, with its picture, whose bytes may be another matplotlib's.
+    A page that differs by the line of its date and commit alone is left as it is, with its picture, whose bytes may be another
+    matplotlib's; so is what is stored, unless the page was stale.
     """
     page, picture, index = folder / f"{entry.name}.md", folder / f"{entry.name}.svg", folder / "README.md"
     with scratch(picture) as new:
         pictured = draw(new / picture.name, entry, rows)
-        text = pages.page(entry, rows, pictured)
-        old = page.read_text() if page.exists() else ""
-        if _undated(old) != _undated(text) or (pictured and not picture.exists()):
-            if pictured:
-                (new / picture.name).replace(picture)
+        text = pages.page(entry, made, rows, pictured)
+        old, before = page.read_text() if page.exists() else "", record.read(folder, entry.name)
+        differs = _headless(old) != _headless(text) or (pictured and not picture.exists())
+        if differs and pictured:
+            (new / picture.name).replace(picture)
+        if differs or before is None or before.changes(entry):
             write_whole(page, text)
+            record.write(folder, entry.name, made)
     write_whole(index, pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
     return page
 
 
-def _undated(page: str) -> str:
-    return re.sub(r"\d{4}-\d\d-\d\d(?=, `python -m scripts)", "", page, count=1)
+def _headless(page: str) -> list[str]:
+    """Returns the lines of a page without the one that says when it was made."""
+    return [line for n, line in enumerate(page.split("\n")) if n != pages.HEAD_LINE]
 
 
 if __name__ == "__main__":

@@ -113,6 +113,7 @@ class Entry:
       unit: of the numbers.
       make: yields the rows one by one; it gets the folder of what it compiles or trains, and resumes what it finds there.
       claim: what the paper says by this table, in a sentence.
+      function: what `make` calls.
       stores: whether it leaves something in the folder: what does not is made again in seconds.
     """
 
@@ -124,6 +125,7 @@ class Entry:
     unit: str
     make: Callable[[Path], Iterator[Row]]
     claim: str
+    function: Callable[..., Iterable[Row]]
     stores: bool = False
 
 
@@ -170,7 +172,7 @@ def entry(
             of_row = row.stated or ("" if row.paper is None else "derived" if computed else stated[0])
             yield dataclasses.replace(row, stated=of_row, reproduces=kind != "consistency")
 
-    return Entry(name, source, kind, stated, minutes, unit, make, claim, stores)
+    return Entry(name, source, kind, stated, minutes, unit, make, claim, function, stores)
 
 
 @functools.cache

@@ -1,10 +1,10 @@
 """Pages of reproductions, and the index of them all."""
 
-import datetime
 from collections.abc import Callable, Mapping, Sequence
 
 from scripts.reproductions.entry import Entry, Row
 from scripts.reproductions.figure import CLASSES, CLOSE, figure, show
+from scripts.reproductions.record import Record
 
 HOW = {
     "computed": "Computed from shapes and schedules.",
@@ -12,6 +12,7 @@ HOW = {
     "trained": "Trained here at small size; errors are standard errors over seeds where a row says nothing else.",
     "consistency": "Arithmetic against arithmetic: nothing of the paper's is reproduced by it.",
 }
+HEAD_LINE = 2  # of a page: `head`
 NEAR = f"within {100 * CLOSE:g} %"
 
 
@@ -41,14 +42,23 @@ def line(row: Row) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def page(entry: Entry, rows: Sequence[Row], pictured: bool) -> str:
+def head(entry: Entry, record: Record) -> str:
+    """Returns the line of a page that says how its rows came about, at which commit, and whether they are stale."""
+    commit = record.commit.replace("-dirty", " with changes") or "not known"
+    changes = record.changes(entry)
+    made = f"{record.date}, commit {commit}, `python -m scripts.reproduce {entry.name}`."
+    stale = f" **Stale:** {changes}." if changes else ""
+    return f"{entry.source}. {HOW[entry.kind]} {made}{stale}"
+
+
+def page(entry: Entry, record: Record, rows: Sequence[Row], pictured: bool) -> str:
     """Returns NAME.md."""
     shown = "ours, with standard errors" if entry.kind == "trained" else "ours over the paper's"
     answer = "comes out" if entry.kind == "trained" else "the same"
     lines = [
         f"# {entry.name}",
         "",
-        f"{entry.source}. {HOW[entry.kind]} {datetime.date.today().isoformat()}, `python -m scripts.reproduce {entry.name}`.",
+        head(entry, record),
         "",
         f"> {entry.claim}",
         "",

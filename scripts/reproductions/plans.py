@@ -17,11 +17,10 @@ def modelled(folder: Path, name: str) -> dict[str, Any]:
     from trainers.pods import libtpu, report
     from trainers.runtime.chips import parse_slice, set_for
 
-    file = folder / f"{name}.json"
+    e, file = registry.load(name), folder / f"{name}.json"
     if file.exists():
         return json.loads(file.read_text())
     libtpu.prepare()
-    e = registry.load(name)
     where = parse_slice(PODS[name].slice)
     planned, _ = report.plan(e, where, set_for(e, where.chip))
     del planned["spans"], planned["windows"]

@@ -13,13 +13,11 @@ from models.sharding.layouts import ONE_DEVICE
 from scripts.reproductions.entry import Entry, Row, entry
 
 
-@functools.cache
 def parameters(name: str) -> int:
     """Returns the number of parameters of an experiment."""
     return sum(parts(name).values())
 
 
-@functools.cache
 def parts(name: str) -> dict[str, int]:
     """Returns the number of elements of each parameter of an experiment, by name."""
     return _parts_of(registry.load(name))
@@ -30,6 +28,7 @@ def parameters_of(e: Experiment) -> int:
     return sum(_parts_of(e).values())
 
 
+@functools.cache
 def _parts_of(e: Experiment) -> dict[str, int]:
     from trainers.plan import make_plan
 
@@ -37,12 +36,16 @@ def _parts_of(e: Experiment) -> dict[str, int]:
     return {info.name: info.size for info in plan.parameters}
 
 
-@functools.cache
 def step_flops(name: str) -> float:
     """Returns the model FLOPs of a training step, recomputation not counted (PaLM's definition)."""
+    return _flops_of(registry.load(name))
+
+
+@functools.cache
+def _flops_of(e: Experiment) -> float:
     from trainers.hlo.model_flops import model_flops
 
-    return model_flops(registry.load(name))
+    return model_flops(e)
 
 
 def _rows(groups: list[Mapping[str, Any]]) -> Iterator[Row]:
