@@ -87,9 +87,11 @@ def _hash(name: str) -> str:
 
 
 def _revision() -> str:
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True).stdout.strip()
+
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        command = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=8", "--exclude=*"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+        return git("rev-parse", "--short=8", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", ".", ":!docs") else "")
     return ""
 
 
