@@ -1,5 +1,6 @@
 """scripts.reproduce: what it lists, computes, writes and refuses; figures that are exact in the paper come out."""
 
+import dataclasses
 import json
 import math
 import re
@@ -9,7 +10,7 @@ import pytest
 
 from data.paths import ROOT
 from scripts import reproduce
-from scripts.reproductions import pages
+from scripts.reproductions import gshard, pages, record
 from scripts.reproductions.entry import KINDS, ReproductionError, Row, entries, reproduction
 from scripts.reproductions.figure import CLASSES, figure
 
@@ -191,20 +192,64 @@ def test_a_line_of_what_is_no_entry_goes(tmp_path):
 
 
 def test_a_page_whose_figures_are_the_same_stays(command, tmp_path):
-    """On another day, with another matplotlib, page and picture keep their bytes; other figures make both anew.
+    """On another day, with another matplotlib, page, picture and rows keep their bytes; other figures make all of them anew.
     Either way the page's path is printed."""
-    page, picture = tmp_path / "gspmd.bubbles.md", tmp_path / "gspmd.bubbles.svg"
+    page, picture, rows = (tmp_path / f"gspmd.bubbles.{suffix}" for suffix in ("md", "svg", "json"))
     assert f"  {page}\n" in command("gspmd.bubbles")
-    dated = re.sub(r"\d{4}-\d\d-\d\d", "2001-02-03", page.read_text())
-    assert "2001-02-03, `python -m scripts.reproduce gspmd.bubbles`" in dated
+    dated = re.sub(r"\d{4}-\d\d-\d\d, commit [^,]+,", "2001-02-03, commit abc,", page.read_text())
+    assert "2001-02-03, commit abc, `python -m scripts.reproduce gspmd.bubbles`." in dated
     page.write_text(dated)
     picture.write_text("another's")
+    before = rows.read_bytes()
     assert f"  {page}\n" in command("gspmd.bubbles")
-    assert page.read_text() == dated and picture.read_text() == "another's"
+    assert page.read_text() == dated and picture.read_text() == "another's" and rows.read_bytes() == before
     page.write_text(dated.replace("| 0.1111 | derived | 0.1111 |", "| 0.1111 | derived | 0.1112 |"))
     command("gspmd.bubbles")
     assert "2001-02-03" not in page.read_text() and "| 0.1111 | derived | 0.1111 |" in page.read_text()
     assert "<svg" in picture.read_text()
+
+
+def test_a_stale_page_says_so(command, tmp_path, monkeypatch):
+    """Rows are tied to the experiments and to the code that they came from: where one changes, --stale names it on the page, a
+    run makes the page anew, and one whose rows come from nothing that has changed is left alone."""
+    command("gspmd.table_1", "gspmd.bubbles")
+    page, other = tmp_path / "gspmd.table_1.md", tmp_path / "gspmd.bubbles.md"
+    fresh, unchanged = page.read_text(), other.read_text()
+    assert command("--stale", "gspmd.table_1") == "" and page.read_text() == fresh
+    made = record.read(tmp_path, "gspmd.table_1")
+    assert made and made.configurations and all(row["same"] for row in made.rows)
+    name = next(iter(made.configurations))
+    record.write(tmp_path, "gspmd.table_1", dataclasses.replace(made, configurations={name: "another", "gpt.gone": "x"}))
+    printed = command("--stale", "gspmd").splitlines()
+    assert f"gspmd.table_1: {name}, gpt.gone changed since" in printed and "gspmd.table_2: not made" in printed
+    assert not any(line.startswith("gspmd.bubbles:") for line in printed)
+    assert f"**Stale:** {name}, gpt.gone changed since." in page.read_text() and other.read_text() == unchanged
+    assert json.loads(command("--list", "--json"))["gspmd.table_1"]["stale"] == f"{name}, gpt.gone changed since"
+    command("gspmd.table_1")
+    assert page.read_text() == fresh and command("--stale", "gspmd.table_1") == ""
+
+
+def test_a_digest_is_of_what_a_claim_rests_on():
+    """Another constant or another function that an entry uses changes it; its documentation does not."""
+    before = {claim: record.digest_of(claim) for claim in (gshard.table_1, gshard.table_3, gshard.table_1_experts)}
+    assert len({*before.values()}) == 3
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gshard, "MODELS", {})
+        assert record.digest_of(gshard.table_1) != before[gshard.table_1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gshard, "parts", lambda name: {})
+        assert record.digest_of(gshard.table_1_experts) != before[gshard.table_1_experts]
+        patch.setattr(gshard.table_3, "__doc__", "Another claim.")
+        assert record.digest_of(gshard.table_3) == before[gshard.table_3]
+
+
+def test_pages_say_whether_they_are_stale():
+    """Each page's line is what its stored rows, the experiments and the code of today make of it."""
+    for name, entry in entries().items():
+        made = record.read(PAGES, name)
+        assert made, f"run: python -m scripts.reproduce {name}"
+        line = (PAGES / f"{name}.md").read_text().splitlines()[pages.HEAD_LINE]
+        assert line == pages.head(entry, made), "run: python -m scripts.reproduce --stale"
 
 
 def test_the_list_and_a_name_that_is_none(command, tmp_path):
@@ -213,6 +258,7 @@ def test_the_list_and_a_name_that_is_none(command, tmp_path):
     assert "gshard.table_1 " in command() and command("--list") == command()
     assert "gshard.table_1 " in command("--list", "gshard") and "megatron" not in command("--list", "gshard")
     listed = json.loads(command("--list", "--json"))
+    assert listed["gshard.table_1"]["stale"] == "not made" and not listed["gshard.table_1"]["rows"]
     assert listed["gshard.table_1"]["stated"] == ["printed"] and listed["gshard.figure_7"]["stated"] == ["chart"]
     assert not list(tmp_path.iterdir())
     with pytest.raises(ReproductionError, match=r"'gshard.table_4': no such reproduction; did you mean 'gshard.table_"):
