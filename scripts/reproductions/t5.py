@@ -11,7 +11,7 @@ from configs import registry
 from configs.experiment import Experiment
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, Top1, TopK
 from models.parts.nested import changed
-from scripts.reproductions import training
+from scripts.reproductions import small_decoder, training
 from scripts.reproductions.entry import Row, reproduction
 from scripts.reproductions.sizes import parameters, step_flops
 
@@ -49,7 +49,7 @@ def switch_scaling() -> Iterator[Row]:
 
 LOSS = "eval/cross_entropy"
 SWITCH = "Switch Transformer (arXiv 2101.03961)"
-STEPS, SHORT_STEPS = 250, 120
+SHORT_STEPS = 120
 PRINTED = "the paper prints its negative"  # the negative log perplexity, where a cross-entropy stands here
 
 
@@ -72,38 +72,25 @@ def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **router: Any
     )
 
 
-@reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=11)
+@reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=70)
 def switch_steps(folder: Path) -> list[Row]:
     """At the same FLOPs a token 64 experts reach T5-Base's loss in 60,000 of its 450,000 steps, and more experts are better."""
-    dense = training.arm("t5", _small(STEPS))
-    arms = [dense, *(training.arm(f"switch-{n}", _small(STEPS, _mixture(n))) for n in (8, 32))]
-    runs = training.train(folder, arms)
+    mixtures = {n: small_decoder.top1(n) for n in (8, 32, 128)}
+    arms = [small_decoder.arm("dense"), *(small_decoder.arm(f"top1-{n}", moe) for n, moe in mixtures.items())]
+    runs = small_decoder.train(folder, arms)
+    dense, few, some, many = (runs[arm.name] for arm in arms)
     rows = training.curve_rows(runs, LOSS)
-    goals = training.values(runs["t5"], LOSS)
-    for n in (8, 32):
-        of_arm = runs[f"switch-{n}"]
-        reached = [training.step_to(run, LOSS, goal) for run, goal in zip(of_arm, goals, strict=True)]
-        never = sum(map(math.isinf, reached))
-        why = f"{never} of {len(reached)} seeds never; they count as all steps; " if never else ""
-        shares = [min(step / STEPS, 1.0) for step in reached]
-        why += _routers(of_arm, n)
-        rows.append(
-            training.claim(
-                f"switch-{n}: share of T5's steps, less 1", training.less(shares, 1.0), -1, "below 0 (-0.87 with 64 experts)", why
-            )
-        )
-    few, many = (training.values(runs[f"switch-{n}"], LOSS) for n in (8, 32))
-    tokens = STEPS * 16 * 14 / 1e6
-    note = f"{tokens:.1f} million target tokens of training, where the paper has some 10^11"
-    rows.append(training.claim("switch-8 less t5, at the end", training.less(few, goals), -1, None, note))
-    return [*rows, training.claim("switch-32 less switch-8, at the end", training.less(many, few), -1, None, note)]
-
-
-def _routers(runs: list[training.Run], experts: int) -> str:
-    """Returns how decided the routers are at the end of training, and what they drop."""
-    entropy = training.mean(training.values(runs, "moe/router_entropy")).value
-    dropped = training.mean(training.values(runs, "moe/dropped")).value
-    return f"router entropy {entropy:.2f} of {math.log(experts):.2f} nats, {dropped:.1%} of tokens dropped"
+    for (n, moe), of_arm in zip(mixtures.items(), (few, some, many), strict=True):
+        label, paper = f"switch-{n}: share of the dense model's steps, less 1", "below 0 (-0.87 with 64 experts)"
+        rows.append(small_decoder.share_of_steps(label, of_arm, dense, paper, small_decoder.routers(of_arm, moe)))
+    note = "a decoder of two layers of 64 and 8.2 million tokens, where the paper has T5-Base and some 10^11"
+    for label, better, other in (
+        ("switch-8 less dense, at the end", few, dense),
+        ("switch-32 less switch-8, at the end", some, few),
+        ("switch-128 less switch-32, at the end", many, some),
+    ):
+        rows += small_decoder.claims(label, better, other, "below 0", note)
+    return rows
 
 
 @reproduction(f"{SWITCH}, Table 1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=9)
