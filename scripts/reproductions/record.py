@@ -61,7 +61,7 @@ def made(entry: Entry, folder: Path) -> tuple[list[Row], Record]:
         rows = list(entry.make(folder))
     configurations = {name: _hash(name) for name in sorted(loaded)}
     today = datetime.date.today().isoformat()
-    return rows, Record(today, _revision(), configurations, digest_of(entry.function), [as_data(row) for row in rows])
+    return rows, Record(today, revision(), configurations, digest_of(entry.function), [as_data(row) for row in rows])
 
 
 def as_data(row: Row) -> dict[str, Any]:
@@ -86,7 +86,9 @@ def _hash(name: str) -> str:
     return config_hash(registry.load(name))
 
 
-def _revision() -> str:
+def revision() -> str:
+    """Returns the checkout's commit, with "-dirty" after it where a file outside docs/ differs; "" outside a repository."""
+
     def git(*command: str) -> str:
         return subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True).stdout.strip()
 

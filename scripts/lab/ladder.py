@@ -1,0 +1,229 @@
+"""Predicts the loss of a run from small ones: trains a ladder of runs, fits a law, and compares the run that it predicts.
+
+    python -m scripts.lab.ladder decoder                # trains the small runs, and writes the law and its prediction
+    git commit docs/scaling                             # a prediction counts if it was written down before
+    python -m scripts.lab.ladder decoder --target       # trains the large run, and compares
+    python -m scripts.lab.ladder                        # writes docs/SCALING.md of what is there
+
+Ladders are decoder, mixture and encoder_decoder. The large run has ten times the FLOPs of the largest small one. Runs lie in
+--workdir, and a ladder that was stopped goes on. A run is trained with several seeds, whose mean counts.
+"""
+
+import dataclasses
+import json
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from configs import registry
+from configs.experiment import Experiment
+from data.paths import ROOT, write_whole
+from data.text.config import SpanTextData
+from models.errors import UserError
+from models.parts.nested import changed
+from scripts import cli
+from scripts.reproductions import small_decoder, training
+from scripts.reproductions.record import revision
+from trainers.text_table import markdown
+
+SEEDS = (0, 1)
+FOLDER = ROOT / "docs" / "scaling"
+PAGE = ROOT / "docs" / "SCALING.md"
+
+
+@dataclasses.dataclass(frozen=True)
+class Rung:
+    """A run of a ladder: its width, its steps of 2,048 tokens, and its experts, 1 of a dense model."""
+
+    width: int
+    steps: int
+    experts: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Ladder:
+    """Small runs and the one that they predict.
+
+    Attributes:
+      title: what is trained, in a sentence.
+      experiment: returns the experiment of a rung.
+      rungs: the small runs.
+      target: the large one.
+    """
+
+    title: str
+    experiment: Callable[[Rung], Experiment]
+    rungs: Sequence[Rung]
+    target: Rung
+
+
+def _decoder(rung: Rung) -> Experiment:
+    moe = small_decoder.top2(rung.experts, hidden=2 * rung.width) if rung.experts > 1 else None
+    return small_decoder.arm("", moe, steps=rung.steps, **_sizes(rung.width)).experiment
+
+
+def _encoder_decoder(rung: Rung) -> Experiment:
+    """T5 1.1's block, two layers on each side, on spans of the same text; other settings are the decoder's."""
+    e, of_text = registry.load("t5.quickstart"), _decoder(rung)
+    data = SpanTextData(cache=of_text.data.cache, batch_size=8, length=256)
+    model = changed(e.model, {"vocab": 2048 + data.sentinels, "layers": 4, "init_scale": 0.1} | _sizes(rung.width))
+    return dataclasses.replace(of_text, name=e.name, model=model, data=data)
+
+
+def _sizes(width: int) -> dict[str, Any]:
+    return {"model_dim": width, "feed_forward.hidden_dim": 4 * width, "attention.heads": 4, "attention.head_dim": width // 4}
+
+
+_DENSE = tuple(Rung(width, steps) for width in (16, 24, 32, 48, 64) for steps in (250, 500, 1000))
+LADDERS = {
+    "decoder": Ladder("Decoders of two layers.", _decoder, _DENSE, Rung(128, 3800)),
+    "mixture": Ladder(
+        "Decoders of two layers in which every layer is a mixture, two experts a token.",
+        _decoder,
+        tuple(Rung(width, steps, experts) for width in (16, 32, 48) for steps in (500, 1000) for experts in (4, 8, 16)),
+        Rung(96, 4000, 16),
+    ),
+    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(128, 3800)),
+}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = cli.parser(__doc__)
+    parser.add_argument(
+        "ladder", nargs="?", choices=LADDERS, help="which one; none writes docs/SCALING.md of those that are there"
+    )
+    parser.add_argument("--target", action="store_true", help="train the large run, whose prediction has been committed")
+    parser.add_argument("--workdir", type=cli.folder, default=Path("runs/ladders"), help="folder of runs")
+    args = parser.parse_args(arguments)
+    if args.ladder:
+        ladder, file = LADDERS[args.ladder], FOLDER / f"{args.ladder}.json"
+        made = measure(args.workdir / args.ladder, ladder, file) if args.target else predict(args.workdir / args.ladder, ladder)
+        write_whole(file, json.dumps(made, indent=1) + "\n")
+        print(section(args.ladder, made))
+    write_whole(
+        PAGE, page({name: json.loads(file.read_text()) for name in LADDERS if (file := FOLDER / f"{name}.json").exists()})
+    )
+    return 0
+
+
+def predict(folder: Path, ladder: Ladder) -> dict[str, Any]:
+    """Trains the small runs of a ladder; returns them, their law and what it predicts as plain values."""
+    from trainers.measure.loss_law import Point, fit
+
+    runs = [_trained(folder, ladder, rung) for rung in ladder.rungs]
+    points = [Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in runs]
+    law = fit(points)
+    size, tokens = _size(ladder.experiment(ladder.target)), ladder.target.steps * small_decoder.TOKENS
+    target = dataclasses.asdict(ladder.target) | {
+        "size": size,
+        "tokens": tokens,
+        "times": size * tokens / max(point.size * point.tokens for point in points),
+        "predicted": law.loss(size, tokens, ladder.target.experts),
+    }
+    return {"runs": runs, "law": dataclasses.asdict(law), "error": law.error(points), "target": target, "commit": revision()}
+
+
+def measure(folder: Path, ladder: Ladder, file: Path) -> dict[str, Any]:
+    """Trains the large run; returns what was predicted, with its loss and the commit that has the prediction.
+
+    Raises:
+      UserError: there is no prediction, or it has not been committed.
+    """
+    commit = _commit(file)
+    made = json.loads(file.read_text())
+    run = _trained(folder, ladder, ladder.target)
+    return made | {"target": made["target"] | {"loss": run["loss"], "losses": run["losses"], "committed": commit}}
+
+
+def _trained(folder: Path, ladder: Ladder, rung: Rung) -> dict[str, Any]:
+    """Returns a run's size, tokens and held-out losses by seed, as plain values."""
+    e = ladder.experiment(rung)
+    arm = training.Arm("-".join(map(str, dataclasses.astuple(rung))), e)
+    losses = [run.last(small_decoder.LOSS) for run in training.train(folder, [arm], SEEDS)[arm.name]]
+    sizes = {"size": _size(e), "tokens": rung.steps * small_decoder.TOKENS}
+    return dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses}
+
+
+def _size(e: Experiment) -> float:
+    """Returns the multiplications of a token in the forward pass: a sixth of the model FLOPs of its step."""
+    from trainers.hlo.model_flops import model_flops
+
+    return model_flops(e) / 6 / small_decoder.TOKENS
+
+
+def _commit(file: Path) -> str:
+    """Returns the commit that has a prediction as it is; raises UserError."""
+
+    def git(*command: str) -> str:
+        return subprocess.run(["git", "-C", str(ROOT), *command, str(file)], capture_output=True, text=True).stdout.strip()
+
+    commit = git("log", "-1", "--format=%h", "--abbrev=8", "--")
+    if not commit or git("status", "--porcelain", "--"):
+        raise UserError(f"{file}: a prediction counts if it was written down before: make it without --target, and commit it")
+    return commit
+
+
+HEAD = """# Losses that small runs predict
+
+`python -m scripts.lab.ladder NAME` trains a ladder of small runs, fits a law to them and writes down what it predicts of a run
+with some ten times the FLOPs of the largest; `--target` then trains that run, and refuses a prediction that has not been
+committed. The law is of [trainers/measure/loss_law.py](../trainers/measure/loss_law.py):
+
+    L(N, D, E) = L0 + A / (N E^g)^a + B / D^b
+
+N is the multiplications of a token in the forward pass (its model FLOPs over six), D the training tokens, E the experts. Text,
+optimizer, rate and start are those of `gpt.small_decoder`; no text is seen twice. Losses are held-out, in nats a token, means
+over two seeds; all are measured but those of the law.
+"""
+
+
+def page(made: Mapping[str, Mapping[str, Any]]) -> str:
+    """Returns docs/SCALING.md."""
+    return "\n".join([HEAD, *(section(name, of_ladder) for name, of_ladder in made.items())])
+
+
+def section(name: str, made: Mapping[str, Any]) -> str:
+    """Returns a ladder's part of the page."""
+    from trainers.measure.loss_law import Law
+
+    law, target = Law(**made["law"]), made["target"]
+    experts = f" E^{law.experts:.3f}" if law.experts else ""
+    terms = f"exp({law.log_a:.3f}) / (N{experts})^{law.size:.3f} + exp({law.log_b:.3f}) / D^{law.tokens:.3f}"
+    lines = [
+        f"## {name}",
+        "",
+        f"{LADDERS[name].title} The law, to {made['error']:.2%} (root mean square over the runs), at commit {made['commit']}:",
+        "",
+        f"    L = {law.floor:.3f} + {terms}",
+        "",
+        *markdown(
+            ["width", "experts", "N", "tokens", "loss", "of seeds", "law"],
+            (
+                [
+                    str(run["width"]),
+                    str(run["experts"]),
+                    f"{run['size']:,.0f}",
+                    f"{run['tokens'] / 1e6:.2f} M",
+                    f"{run['loss']:.3f}",
+                    ", ".join(f"{loss:.3f}" for loss in run["losses"]),
+                    f"{law.loss(run['size'], run['tokens'], run['experts']):.3f}",
+                ]
+                for run in made["runs"]
+            ),
+        ),
+        "",
+        f"**Predicted** of width {target['width']}, {target['experts']} experts and {target['tokens'] / 1e6:.2f} million tokens, "
+        f"{target['times']:.1f} times the FLOPs: **{target['predicted']:.3f}**.",
+    ]
+    if "loss" in target:
+        seeds = ", ".join(f"{loss:.3f}" for loss in target["losses"])
+        lines.append(
+            f"**Measured**, with the prediction of commit {target['committed']}: {target['loss']:.3f} ({seeds}); the prediction "
+            f"is off by **{target['predicted'] / target['loss'] - 1:+.2%}**."
+        )
+    return "\n".join([*lines, ""])
+
+
+if __name__ == "__main__":
+    cli.run(main)
