@@ -8,7 +8,7 @@ from typing import Any, ClassVar, TypeVar
 
 from data import paths
 from data.cache_maker import AdoptingMaker
-from data.config import TRAINED, OwnCache, TrainedCache
+from data.own_cache import TRAINED, OwnCache, TrainedCache
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import own

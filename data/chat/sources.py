@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
-from data.config import TableCache
 from data.lamda import conversations
+from data.own_cache import TableCache
 from data.packages import chitchat
 from data.packages.locations import Location, PackageSource
 from data.reading import media, own, tables
