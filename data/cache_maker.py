@@ -279,4 +279,4 @@ def _split(name: str) -> str:
 
 def maker_of(name: str, settings: CacheConfig, root: Path, progress: Progress = print) -> CacheMaker[Any]:
     """Returns the maker of a cache, in the data folder `root`."""
-    return kinds.module(settings.kind, "maker").maker(name, settings, root, progress)
+    return kinds.module(settings.kind, "maker").MAKERS[type(settings)](name, settings, root, progress)

@@ -84,4 +84,4 @@ def _read(channels: int, picture: Picture) -> tuple[Picture, bytes, str]:
     return dataclasses.replace(picture, read=bytes), encoded, why  # what reads it may be no plain data
 
 
-maker = ImageMaker
+MAKERS = {ImageCache: ImageMaker}

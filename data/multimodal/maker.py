@@ -164,4 +164,4 @@ def _languages(clips: Iterable[Clip]) -> list[str]:
     return sorted({language for clip in clips for language in clip.texts})
 
 
-maker = MultimodalMaker
+MAKERS = {MultimodalCache: MultimodalMaker}
