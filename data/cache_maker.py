@@ -2,6 +2,7 @@
 
 import abc
 import functools
+import os
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from data import kinds, paths, untrusted
 from data.config import CacheConfig, SourceCache
 from data.packages.fetch import Package
 from data.packages.locations import Location, PackageSource
-from data.reading import caches, packing, tables
+from data.reading import caches, media, packing, tables
 from data.reading.files import Contents
 from data.reading.tally import Tally
 from data.stages import Progress, stage
@@ -22,6 +23,7 @@ from models.errors import shortened
 Config = TypeVar("Config", bound=CacheConfig)
 
 _SHOWN = 400  # characters of a row that is shown
+_NAMED = 3  # files that are named
 ALL = "all"  # the part of a cache that has no other
 
 
@@ -100,6 +102,12 @@ class CacheMaker(abc.ABC, Generic[Config]):
           ValueError: a vocabulary is too large for the text.
         """
 
+    def own_files(self) -> Sequence[Path]:
+        """Returns the user's files that are read, once the source is open; of a folder or a pattern by default the tables."""
+        if self.location.scheme == "file":
+            return [self.location.path]
+        return [table.path for table in tables.files(self.location.path)] if self.location.is_own else []
+
     def examples(self, split: str) -> Iterable[dict[str, Any]]:
         """Returns the raw examples of one of SPLITS."""
         return self.splits[split]
@@ -133,6 +141,8 @@ class CacheMaker(abc.ABC, Generic[Config]):
         (folder / "train").mkdir()
         with stage("source", self.progress):
             self.open()
+        if read := self.own_files():
+            self.progress(_listed(read))
         if self.location.scheme in ("folder", "files") and (names := tables.unread(self.location.name)):
             self.progress(f"splits of another purpose are not read: {', '.join(map(shortened, names))}")
         for split in self.SPLITS:
@@ -198,6 +208,9 @@ class RecordedMaker(CacheMaker[Config]):
     """
 
     SPLITS = ("test", "validation")
+
+    def own_files(self) -> Sequence[Path]:
+        return [table.path for table in media.tables_of(self.location.path)] if self.location.is_own else []
 
     @functools.cached_property
     def contents(self) -> Contents:
@@ -272,6 +285,14 @@ class AdoptingMaker(CacheMaker[Config]):
         return [*own, paths.digest({file.name: paths.sha256(file) for file in listed})]
 
 
+def _listed(files: Sequence[Path]) -> str:
+    """Returns a line with the number of the files that are read, and the first names, from the folder that all lie below."""
+    top = os.path.commonpath([file.parent for file in files])
+    names = [shortened(os.path.relpath(file, top)) for file in files[:_NAMED]]
+    more = f" and {len(files) - _NAMED:,} more" if len(files) > _NAMED else ""
+    return f"read {len(files):,} file{'s' if len(files) > 1 else ''}: {', '.join(names)}{more}"
+
+
 def _split(name: str) -> str:
     """Returns what a part or a split is called in reports: the only part is the training split."""
     return "train" if name == ALL else name
@@ -279,4 +300,4 @@ def _split(name: str) -> str:
 
 def maker_of(name: str, settings: CacheConfig, root: Path, progress: Progress = print) -> CacheMaker[Any]:
     """Returns the maker of a cache, in the data folder `root`."""
-    return kinds.module(settings.kind, "maker").maker(name, settings, root, progress)
+    return kinds.module(settings.kind, "maker").MAKERS[type(settings)](name, settings, root, progress)

@@ -2,8 +2,8 @@
 
 A kind is a folder with config.py (`CONFIGS`, subclasses of DataConfig with a ClassVar `kind`; `EVALS`, ways to evaluate that it
 brings along), task.py (`task`, which makes the behaviour of a configuration: data.task.Task), caches.py (`CACHES`, subclasses of
-CacheConfig, and `ENTRIES`, the prepared caches by name) and maker.py (`maker`, which makes the data.cache_maker.CacheMaker of a
-cache). Registering one is a line in `KINDS`.
+CacheConfig, and `ENTRIES`, the prepared caches by name) and maker.py (`MAKERS`, the data.cache_maker.CacheMaker of each of these
+classes). Registering one is a line in `KINDS`.
 """
 
 import functools

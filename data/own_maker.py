@@ -8,13 +8,13 @@ from typing import Any, ClassVar, TypeVar
 
 from data import paths
 from data.cache_maker import AdoptingMaker
-from data.config import TRAINED, OwnCache, TrainedCache
+from data.own_cache import TRAINED, OwnCache, TrainedCache
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import own
 from data.reading.files import Contents
 from data.reading.splits import inputs_key
-from data.reading.tables import columns_of
+from data.reading.tables import TableFile, columns_of
 from data.reading.tally import Tally
 from data.stages import stage
 from data.task import DataError
@@ -32,7 +32,8 @@ class OwnMaker(AdoptingMaker[Config]):
 
     Attributes:
       columns: the columns of a table that have other names than the kind's.
-      read: the examples by split, once they are divided.
+      sources, read: the files, each a `TableFile` or several that belong together, and their examples by split, once they are
+        divided.
       read_tally: counts those that can be used, and those that are left out as they are read, or as copies of held-out ones.
     """
 
@@ -40,6 +41,7 @@ class OwnMaker(AdoptingMaker[Config]):
     REQUIRED = True
     MISSING: ClassVar[str] = "needs a vocabulary: name a folder, a file or a released one with --vocabulary"
     SEED: ClassVar[int] = 0
+    sources: Sequence[Any]
     read: dict[str, own.OwnSplit]
 
     def __init__(self, *args: Any):
@@ -63,8 +65,12 @@ class OwnMaker(AdoptingMaker[Config]):
 
     def divide(self, sources: Sequence[Any], read: own.Read, **seen: Any) -> None:
         """Reads the files once, and divides their examples."""
-        s = self.settings
+        s, self.sources = self.settings, sources
         self.read = own.divided(sources, read, self.read_tally, validation=s.validation, test=s.test, **seen)
+
+    def own_files(self) -> list[Path]:
+        groups = [[source] if isinstance(source, TableFile) else source for source in self.sources]
+        return [file.path for group in groups for file in group]
 
     def write_vocabulary(self) -> None:
         """Writes the vocabulary that the settings name."""

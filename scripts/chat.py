@@ -77,7 +77,7 @@ def main() -> int:
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
-    form = form_of(task_of(e.data), weights.vocabulary, args.checkpoint)
+    form = form_of(task_of(e.data), weights.vocabulary, args.checkpoint, weights.config)
     rated = isinstance(form, RatedForm)
     for name in ["system"] if rated else ["candidates", "show", "no_tools"]:
         if getattr(args, name):

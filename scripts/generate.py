@@ -49,7 +49,7 @@ def main() -> int:
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     if weights.vocabulary is None:
         raise cli.ConfigError(f"{args.checkpoint} has no vocabulary (tokenizer.json): it was trained on random tokens")
-    form = form_of(task_of(e.data), weights.vocabulary, args.checkpoint) if args.chat else None
+    form = form_of(task_of(e.data), weights.vocabulary, args.checkpoint, weights.config) if args.chat else None
     layout = cli.named_layout(e, args.layout) if args.layout else ONE_DEVICE
     served = load(weights, e.execution, layout)
     rows = -(-min(8, len(prompts)) // layout.devices) * layout.devices

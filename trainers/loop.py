@@ -89,8 +89,7 @@ class Loop:
             scores = None
             if self.evaluator and (self.last or self.is_due(self.train.eval_every)):  # also when stopping: no step is repeated
                 scores = self.evaluate(self.evaluator)
-            scored = bool(scores) and bool(self.train.checkpoint.best)
-            if self.last or self.stopping or scored or self.is_due(self.train.checkpoint.every):
+            if self.is_kept(scores):
                 self.save(scores)
 
             if self.last:
@@ -102,6 +101,11 @@ class Loop:
 
     def is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
+
+    def is_kept(self, scores: Mapping[str, float] | None) -> bool:
+        """Returns whether the present state is saved: at the end, by the number of steps, or to keep the best by its scores."""
+        to_compare = bool(scores) and bool(self.train.checkpoint.best)
+        return self.last or self.stopping or to_compare or self.is_due(self.train.checkpoint.every)
 
     def enter(self, phase: str) -> None:
         for observer in self.observers:

@@ -2,13 +2,10 @@
 
 import dataclasses
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from data.chat import sources
-from data.config import TableCache
-from data.packages.locations import Location
-
-Table = TypeVar("Table", bound=TableCache)
+from data.own_cache import TableCache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -42,9 +39,9 @@ class ChatCache(TableCache):
         return {"validation": self.validation, "test": self.test}
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "ChatCache | None":
-        """Returns the settings of a cache of a table of conversations."""
-        return _of_table(cls, source, columns, conversations=True)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table of conversations."""
+        return sources.is_conversations(Path(source), columns) is True
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -82,15 +79,9 @@ class PreferenceCache(TableCache):
         return self.reference
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "PreferenceCache | None":
-        """Returns the settings of a cache of a table of preference pairs."""
-        return _of_table(cls, source, columns, conversations=False)
-
-
-def _of_table(cls: type[Table], source: str, columns: str, *, conversations: bool) -> Table | None:
-    if ":" in source or sources.is_conversations(Path(source), columns) is not conversations:
-        return None
-    return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table of preference pairs."""
+        return sources.is_conversations(Path(source), columns) is False
 
 
 CACHES = (ChatCache, PreferenceCache)

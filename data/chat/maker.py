@@ -156,8 +156,4 @@ class PreferenceMaker(RecordMaker[PreferenceCache]):
             raise DataError(f"none of {pairs} preference pairs fits a row of {self.settings.length} tokens")
 
 
-def maker(name: str, settings: ChatCache | PreferenceCache, *args: Any) -> CacheMaker[Any]:
-    """Returns the maker of a cache of this kind."""
-    if isinstance(settings, PreferenceCache):
-        return PreferenceMaker(name, settings, *args)
-    return ChatMaker(name, settings, *args)
+MAKERS = {ChatCache: ChatMaker, PreferenceCache: PreferenceMaker}

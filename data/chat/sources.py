@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
-from data.config import TableCache
 from data.lamda import conversations
+from data.own_cache import TableCache
 from data.packages import chitchat
 from data.packages.locations import Location, PackageSource
 from data.reading import media, own, tables
@@ -195,8 +195,7 @@ PAIRS = {"chitchat": PackageSource(packages=(chitchat.PACKAGE,), reader=read_pai
 def records(source: TableCache, packaged: Mapping[str, PackageSource], root: Path) -> Iterator[Record]:
     """Yields the records of the source of a cache's settings: of a user's files, or of a package in the data folder `root`."""
     location = Location.of(source.source)
-    own = location.scheme in ("file", "files", "folder")
-    return read(location.path, source.columns) if own else location.packaged(packaged).read(root)
+    return read(location.path, source.columns) if location.is_own else location.packaged(packaged).read(root)
 
 
 def identity(record: Record) -> str:

@@ -198,4 +198,4 @@ def _moments(folder: Path, settings: GridCache, names: tuple[str, ...], end: int
     return mean.tolist(), np.where(std > 0, std, 1).tolist()
 
 
-maker = GridMaker
+MAKERS = {GridCache: GridMaker}

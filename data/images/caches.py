@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import ClassVar
 
-from data.config import TableCache
+from data.own_cache import TableCache
 from data.packages.locations import Location
 from data.reading import media
 

@@ -8,7 +8,8 @@ counted and, if it is among the first, named.
 
 import dataclasses
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,11 @@ class ImageMaker(RecordedMaker[ImageCache]):
         self.labels: dict[str, set[str]] = {}  # of the pictures of each split
         self.numbers = {label: number for number, label in enumerate(self.source.labels)}
 
+    def own_files(self) -> Sequence[Path]:
+        if (tables := super().own_files()) or not self.location.is_own:
+            return tables
+        return sorted(self.location.path / picture.name for split in self.source.splits.values() for picture in split)
+
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:
         return (record for record, _ in self.held_out("train", tally))
 
@@ -84,4 +90,4 @@ def _read(channels: int, picture: Picture) -> tuple[Picture, bytes, str]:
     return dataclasses.replace(picture, read=bytes), encoded, why  # what reads it may be no plain data
 
 
-maker = ImageMaker
+MAKERS = {ImageCache: ImageMaker}

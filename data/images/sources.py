@@ -37,7 +37,7 @@ def open_source(settings: ImageCache, root: Path) -> Pictures:
         from data.images.tfds_pictures import open_tfds  # imports TensorFlow
 
         return open_tfds(location.name, root / "tfds", settings)
-    if location.scheme in ("folder", "file", "files"):
+    if location.is_own:
         from data.images import folders, tables
 
         if location.scheme == "folder" and not (location.path.is_dir() and media.tables_of(location.path)):

@@ -3,9 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import CacheConfig, OwnCache
+from data.config import CacheConfig
 from data.labelled import own
-from data.packages.locations import Location
+from data.own_cache import OwnCache
 from data.reading.tables import columns_of
 
 
@@ -71,11 +71,9 @@ class OwnLabelledCache(OwnCache):
     slots: int = 0
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "OwnLabelledCache | None":
-        """Returns the settings of a cache of a table whose columns are those of labelled text, or of files like CoNLL's."""
-        if ":" in source or not own.fields_of(source, columns_of(columns)):
-            return None
-        return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table whose columns are those of labelled text, or files like CoNLL's."""
+        return own.fields_of(source, columns_of(columns)) is not None
 
 
 def _minilm(task: str, *, length: int = 128, slots: int, limit: int = 0, teacher: str = "") -> LabelledCache:

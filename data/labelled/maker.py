@@ -169,8 +169,4 @@ def counts(tally: Tally) -> dict[str, int]:
     return kept | dict(dropped=tally.left_out, cut=tally.cut)
 
 
-def maker(name: str, settings: LabelledCache | OwnLabelledCache, *args: Any) -> CacheMaker[Any]:
-    """Returns the maker of a cache of this kind."""
-    if isinstance(settings, OwnLabelledCache):
-        return OwnLabelledMaker(name, settings, *args)
-    return LabelledMaker(name, settings, *args)
+MAKERS = {LabelledCache: LabelledMaker, OwnLabelledCache: OwnLabelledMaker}

@@ -67,4 +67,4 @@ class LamdaMaker(CacheMaker[LamdaCache]):
         return {"vocabulary": self.tokenizer.size}
 
 
-maker = LamdaMaker
+MAKERS = {LamdaCache: LamdaMaker}

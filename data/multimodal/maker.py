@@ -9,6 +9,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,6 +62,10 @@ class MultimodalMaker(RecordedMaker[MultimodalCache]):
         self._own = {self._name(source) for source in s.sources if Location.of(source).scheme != "package"}
         # The training clips of a package are read once, for all languages; a user's, each of one language, may not fit in memory.
         self._training = functools.lru_cache(1)(lambda name: list(self._read(self.sources[name]["train"], "train")))
+
+    def own_files(self) -> list[Path]:
+        locations = map(Location.of, self.settings.sources)
+        return [table.path for at in locations if at.is_own for table in media.tables_of(at.path)]
 
     @staticmethod
     def _name(source: str) -> str:
@@ -164,4 +169,4 @@ def _languages(clips: Iterable[Clip]) -> list[str]:
     return sorted({language for clip in clips for language in clip.texts})
 
 
-maker = MultimodalMaker
+MAKERS = {MultimodalCache: MultimodalMaker}

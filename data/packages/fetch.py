@@ -16,7 +16,7 @@ from data.packages import debian
 from data.progress import bar
 
 _MOMENT, _ASKED = 0.2, 25
-"""Seconds between two looks at a client, and looks until it is taken to announce no size."""
+"""Seconds between two looks at a client, and looks at pip until it is taken to announce no size."""
 
 _SIZE = re.compile(r"^ *Downloading \S+(?<!\.metadata) \(([\d.]+) (bytes|kB|MB|GB)\)", re.MULTILINE)
 _UNITS = {"bytes": 1.0, "kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -134,14 +134,16 @@ def run_client(command: list[str], *, cwd: Path, what: str, beside: Path | None 
     Raises:
       FetchError: it failed; one line names the package and the client's own error.
     """
-    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"TMPDIR": str(cwd)} if "pip" in command else {})
+    is_pip = "pip" in command  # which alone announces a size
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"} | ({"TMPDIR": str(cwd)} if is_pip else {})
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         try:
             process = subprocess.Popen(command, cwd=cwd, stdout=out, stderr=err, env=environment)
         except FileNotFoundError:
             raise FetchError(f"{what}: the command {command[0]!r} is not installed") from None
         try:
-            _watch(process, lambda: announced(_text(out)), [cwd, *([beside] if beside else [])], what)
+            looks = _ASKED if is_pip else 0
+            _watch(process, lambda: announced(_text(out)), looks, [cwd, *([beside] if beside else [])], what)
         except BaseException:
             process.kill()
             process.wait()
@@ -152,10 +154,10 @@ def run_client(command: list[str], *, cwd: Path, what: str, beside: Path | None 
             raise FetchError(f"{what}: {Path(command[0]).name} failed: {([*errors, *complaints] or ['no message'])[0]}")
 
 
-def _watch(process: subprocess.Popen, size: Callable[[], float | None], folders: Sequence[Path], what: str) -> None:
-    """Waits for a client, and shows how much its folders grow until it ends."""
+def _watch(process: subprocess.Popen, size: Callable[[], float | None], looks: int, folders: Sequence[Path], what: str) -> None:
+    """Waits for a client, and shows how much its folders grow until it ends; first looks so often for the size it announces."""
     before, total, waited = _bytes_in(folders), None, 0
-    while total is None and waited < _ASKED and _runs(process):
+    while total is None and waited < looks and _runs(process):
         total, waited = size(), waited + 1
     with bar(f"fetching {what}", total or size(), "B") as advance:
         runs, seen = True, before

@@ -39,6 +39,11 @@ class Location:
         return self.name if self.scheme == "package" else f"{self.scheme}:{self.name}"
 
     @property
+    def is_own(self) -> bool:
+        """Whether it is a folder, a file or a pattern of the user's."""
+        return self.scheme in ("folder", "file", "files")
+
+    @property
     def path(self) -> Path:
         """The user's folder, file or pattern."""
         return Path(self.name)

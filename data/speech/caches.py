@@ -3,8 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import TableCache
-from data.packages.locations import Location
+from data.own_cache import TableCache
 from data.reading import media
 from data.speech.config import SpeechData
 from data.speech.vocabulary import TASKS
@@ -70,11 +69,9 @@ class SpeechCache(TableCache):
         return dataclasses.replace(self, vocabulary=tokenizer or self.vocabulary)
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "SpeechCache | None":
-        """Returns the settings of a cache of a table of sounds."""
-        if media.first(source, columns, media.SOUND) is None and not media.is_described(source, media.SOUNDS):
-            return None
-        return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table of sounds."""
+        return media.first(source, columns, media.SOUND) is not None or media.is_described(source, media.SOUNDS)
 
 
 CACHES = (SpeechCache,)

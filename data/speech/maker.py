@@ -181,4 +181,4 @@ def _row(utterances: list[tuple[np.ndarray, np.ndarray]], slots: int, targets_le
     return {"ends": ends, **texts, "samples": np.concatenate([samples for samples, _ in utterances])}
 
 
-maker = SpeechMaker
+MAKERS = {SpeechCache: SpeechMaker}

@@ -30,7 +30,7 @@ def open_source(settings: SpeechCache, root: Path) -> Splits:
         from data.speech.tfds_speech import open_tfds  # imports TensorFlow
 
         return open_tfds(location.name, root / "tfds", settings)
-    if location.scheme in ("folder", "file", "files"):
+    if location.is_own:
         from data.speech.folders import open_folder
 
         return open_folder(location.path, settings, root)

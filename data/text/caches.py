@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import CacheConfig, TrainedCache
-from data.packages.locations import Location
+from data.config import CacheConfig
+from data.own_cache import TrainedCache
 from data.reading.tables import columns_of
 from data.text import own
 
@@ -46,11 +46,9 @@ class OwnTextCache(TrainedCache):
     test: float = 0.05
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "OwnTextCache | None":
-        """Returns the settings of a cache of files of text, or of a table with a column of texts."""
-        if ":" in source or not own.is_text(source, columns_of(columns)):
-            return None
-        return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source holds files of text, or a table with a column of texts."""
+        return own.is_text(source, columns_of(columns))
 
 
 CACHES = (TextCache, OwnTextCache)

@@ -201,6 +201,4 @@ def _encode(vocabulary: Path, length: int, document: Document) -> tuple[int, lis
     return len(text.encode()), list(encoding.chunks(text, _tokenizer(vocabulary), length))
 
 
-def maker(name: str, settings: TextCache | OwnTextCache, *args: Any) -> CacheMaker[Any]:
-    """Returns the maker of a cache of this kind."""
-    return OwnTextMaker(name, settings, *args) if isinstance(settings, OwnTextCache) else TextMaker(name, settings, *args)
+MAKERS = {TextCache: TextMaker, OwnTextCache: OwnTextMaker}

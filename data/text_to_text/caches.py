@@ -3,10 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import TrainedCache
 from data.labelled.caches import ExampleCache
 from data.labelled.sources import TASKS
-from data.packages.locations import Location
+from data.own_cache import TrainedCache
 from data.packages.weights import VOCABULARIES
 from data.reading.tables import columns_of
 from data.task import DataError
@@ -64,11 +63,9 @@ class OwnTextToTextCache(TrainedCache):
     targets_length: int = 0
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "OwnTextToTextCache | None":
-        """Returns the settings of a cache of a table whose columns are inputs and targets."""
-        if ":" in source or not own.fields_of(source, columns_of(columns)):
-            return None
-        return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table whose columns are inputs and targets."""
+        return bool(own.fields_of(source, columns_of(columns)))
 
 
 def _quickstart(task: str, *, inputs: int = 256, targets: int = 64, limit: int = 0) -> TextToTextCache:

@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from data import paths
-from data.cache_maker import CacheMaker
 from data.labelled.maker import ExampleMaker
 from data.own_maker import TrainingMaker
 from data.packages import weights
@@ -116,8 +115,4 @@ def counts(tally: Tally) -> dict[str, int]:
     return dict(examples=tally.examples, rows=tally.rows, **tokens, dropped=tally.left_out)
 
 
-def maker(name: str, settings: TextToTextCache | OwnTextToTextCache, *args: Any) -> CacheMaker[Any]:
-    """Returns the maker of a cache of this kind."""
-    if isinstance(settings, OwnTextToTextCache):
-        return OwnTextToTextMaker(name, settings, *args)
-    return TextToTextMaker(name, settings, *args)
+MAKERS = {TextToTextCache: TextToTextMaker, OwnTextToTextCache: OwnTextToTextMaker}

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import ClassVar
 
-from data.config import CacheConfig, OwnCache
-from data.packages.locations import Location
+from data.config import CacheConfig
+from data.own_cache import OwnCache
 from data.reading.tables import columns_of
 from data.task import DataError
 from data.translation import own
@@ -74,11 +74,9 @@ class OwnTranslationCache(OwnCache):
         return (source or _SIZES[0], not source), (target or _SIZES[1], not target)
 
     @classmethod
-    def from_source(cls, source: str, columns: str = "") -> "OwnTranslationCache | None":
-        """Returns the settings of a cache of a source of translations."""
-        if ":" in source or not own.texts_of(source, columns_of(columns)):
-            return None
-        return cls(source=str(Location.own(source)), columns=columns)
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source holds translations."""
+        return own.texts_of(source, columns_of(columns)) is not None
 
 
 CACHES = (TranslationCache, OwnTranslationCache)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from data import paths, stages
-from data.cache_maker import AdoptingMaker, CacheMaker
+from data.cache_maker import AdoptingMaker
 from data.own_maker import OwnMaker
 from data.packages.fetch import Package
 from data.reading import packing
@@ -238,8 +238,4 @@ def counts(tally: Tally) -> dict[str, int]:
     return dict(pairs=tally.examples, rows=tally.rows, **tokens, dropped=tally.left_out)
 
 
-def maker(name: str, settings: TranslationCache | OwnTranslationCache, *args: Any) -> CacheMaker[Any]:
-    """Returns the maker of a cache of this kind."""
-    if isinstance(settings, OwnTranslationCache):
-        return OwnTranslationMaker(name, settings, *args)
-    return TranslationMaker(name, settings, *args)
+MAKERS = {TranslationCache: TranslationMaker, OwnTranslationCache: OwnTranslationMaker}

@@ -39,6 +39,18 @@ def assignment(mesh: Mesh, dims: Sequence[int], torus: Sequence[tuple[str, str]]
     if not torus:
         return assignments(mesh, dims)[0]
     sides = dict(zip(LETTERS, dims, strict=False))
+    assigned = _read(mesh, sides, torus)
+    whole = {axis: math.prod(n for parts in assigned.values() for a, n in parts if a == axis) for axis in sides}
+    for name, size in mesh:
+        if (chips := math.prod(n for _, n in assigned[name])) != size:
+            raise LayoutError(f"torus {name}={as_text(assigned[name], dims)!r} has {chips} chips, not {size}")
+    if whole != sides:
+        raise LayoutError(f"torus {dict(torus)} uses {whole} of {sides}")
+    return assigned
+
+
+def _read(mesh: Mesh, sides: Mapping[str, int], torus: Sequence[tuple[str, str]]) -> Assignment:
+    """Returns the assignment that a layout's texts name; raises LayoutError for a text that names no axes."""
     assigned: Assignment = {name: () for name, _ in mesh}
     for name, text in torus:
         parts = re.findall(r"([xyz])(\d*)", text)
@@ -47,14 +59,6 @@ def assignment(mesh: Mesh, dims: Sequence[int], torus: Sequence[tuple[str, str]]
                 f"torus {name}={text!r}: write a mesh axis of {dict(mesh)} and letters of {sides}, as {mesh[0][0]}=y4z"
             )
         assigned[name] = tuple((axis, int(n) if n else sides[axis]) for axis, n in parts)
-    whole = {axis: math.prod(n for parts in assigned.values() for a, n in parts if a == axis) for axis in sides}
-    for name, size in mesh:
-        if math.prod(n for _, n in assigned[name]) != size:
-            raise LayoutError(
-                f"torus {name}={as_text(assigned[name], dims)!r} has {math.prod(n for _, n in assigned[name])} chips, not {size}"
-            )
-    if whole != sides:
-        raise LayoutError(f"torus {dict(torus)} uses {whole} of {sides}")
     return assigned
 
 

@@ -119,6 +119,8 @@ def test_every_form_makes_the_cache_that_models_are_trained_on(tmp_path, trained
     held = sum(map(len, contents(cache)["held_out"].values()))
     assert sum(part["examples"] for part in parts) + held == (40 if kind == "conversations" else 24)
     assert sum(line.startswith("a row of ") for line in said) == 3
+    read = "24 files: " if form == "folders of classes" else "2 files: " if form == "folder" else "1 file: "
+    assert sum(line.startswith(f"read {read}") for line in said) == 1
 
 
 @pytest.mark.integration

@@ -33,6 +33,12 @@ MODULES = (
 )
 
 
+@pytest.mark.parametrize("kind", kinds.KINDS)
+def test_each_class_of_settings_has_its_maker(kind):
+    """A kind's makers are those of its own classes of settings, no more and no fewer."""
+    assert {*kinds.module(kind, "maker").MAKERS} == {*kinds.module(kind, "caches").CACHES}
+
+
 def test_a_misspelt_name_gives_the_nearest():
     """The command refuses an unknown name in one line that names the nearest data set or weights."""
     with pytest.raises(ConfigError, match=r"^no data set 'm4_quickstrat'; did you mean 'm4_quickstart'\?$"):

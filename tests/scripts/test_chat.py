@@ -295,12 +295,12 @@ def test_one_candidate_is_streamed(run, monkeypatch):
 
 @pytest.mark.integration
 def test_what_cannot_converse_is_refused(run, folder):
-    """Without a template or rated responses there is one line, which names the command that continues texts; so is there for
+    """Without a template or rated responses there is one line, which names the command that takes the model; so is there for
     options of the other form, and for what a template refuses."""
     for module, args in ((chat, ()), (generate, ("--chat", "the cat"))):
-        with pytest.raises(DataError, match=r"^.*/base has no chat template, .*: .*python -m scripts.generate continues yours$"):
+        with pytest.raises(DataError, match=r"^.*/base has no chat template, .*: python -m scripts.generate continues texts$"):
             run("", *args, model="base", module=module)
-    with pytest.raises(DataError, match=r"/bert has no chat template"):
+    with pytest.raises(DataError, match=r"/bert has no chat template, .*; python -m scripts.evaluate scores it$"):
         run("", model="bert")
     with pytest.raises(cli.ConfigError, match=r"^--candidates 0: must be at least 1$"):
         run("", "--candidates", "0")

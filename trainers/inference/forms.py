@@ -10,9 +10,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from data.task import DataError, RanksResponses, Task
+from data.decoding import DecodesLanguages, WritesTexts
+from data.task import DataError, RanksResponses, ReadsGiven, Task
 from data.vocabularies.chat_templates import ChatEncoder, Message, has_template
 from data.vocabularies.tokenizers import Tokenizer
+from models.families import ModelConfig
+from models.protocol import Classifies, ContinuesText, HearsWindows, Model
+from models.sharding.component import Component
+from models.sharding.layouts import ONE_DEVICE
+from trainers.plan import model_of_shapes
 
 
 class Form(abc.ABC):
@@ -76,22 +82,39 @@ class RatedForm(Form):
         return self._tokenizer.whole(self.task.prompt([message["content"] for message in messages]))
 
 
-def form_of(task: Task, vocabulary: Path, checkpoint: Path) -> TemplateForm | RatedForm:
+def form_of(task: Task, vocabulary: Path, checkpoint: Path, config: ModelConfig) -> TemplateForm | RatedForm:
     """Returns the form of a checkpoint's conversations.
 
     Args:
       task: of the data that it was trained on.
       vocabulary: the folder of its tokenizer.json.
-      checkpoint: for errors.
+      checkpoint, config: for errors.
 
     Raises:
-      DataError: nothing says that it was tuned on any.
+      DataError: nothing says that it was tuned on any; the message names the command that takes it.
     """
     if isinstance(task, RanksResponses):
         return RatedForm(task, vocabulary)
     if has_template(vocabulary):
         return TemplateForm(vocabulary)
+    command, does = taken_by(model_of_shapes(config, Component(ONE_DEVICE)), task, vocabulary)
     raise DataError(
         f"{checkpoint} has no chat template, and its model was not tuned to rate responses: nothing says how it converses; "
-        "where it writes text, python -m scripts.generate continues yours"
+        f"python -m scripts.{command} {does}"
     )
+
+
+def taken_by(model: Model, task: Task, vocabulary: Path) -> tuple[str, str]:
+    """Returns the name of the command that takes a trained model, by what the model and its task can do, and what that does."""
+    if isinstance(model, ContinuesText):
+        return "generate", "continues texts"
+    if isinstance(model, HearsWindows):
+        return "transcribe", "writes down sounds"
+    decoding = task.decoding(vocabulary) if type(task).decoding is not Task.decoding else None
+    if isinstance(decoding, DecodesLanguages):
+        return "translate", "translates with it"
+    if isinstance(decoding, WritesTexts):
+        return "generate", "writes texts with it"
+    if isinstance(model, Classifies) and model.classes and isinstance(task, ReadsGiven):
+        return "classify", "names classes with it"
+    return "evaluate", "scores it"

@@ -39,6 +39,22 @@ def _dequantized(stored: np.ndarray, kind: gguf.GGMLQuantizationType) -> np.ndar
     return result.reshape(*stored.shape[:-1], -1)
 
 
+def _is_read(kind: gguf.GGMLQuantizationType) -> bool:
+    """Returns whether the library knows how numbers of a type are stored."""
+    block = np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8)
+    try:
+        gguf.dequantize(block, kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+def _nearest(kind: gguf.GGMLQuantizationType) -> str:
+    """Returns the name of the type that is read whose numbers have most nearly as many bits."""
+    bits = {other: size / numbers for other, (numbers, size) in gguf.GGML_QUANT_SIZES.items()}
+    return min(filter(_is_read, bits), key=lambda other: abs(bits[other] - bits[kind])).name
+
+
 class _Tensor:
     """A tensor of a file, of which an index along the outermost dimension reads no more than it names."""
 
@@ -55,7 +71,9 @@ class _Tensor:
             return _dequantized(self._tensor.data[index], kind)
         except NotImplementedError:
             name = shortened(self._tensor.name)
-            raise InterchangeError(f"{self._path}: {name} is {kind.name}, which cannot be read") from None
+            raise InterchangeError(
+                f"{self._path}: {name} is {kind.name}, which cannot be read; the nearest type that can is {_nearest(kind)}"
+            ) from None
 
 
 class Gguf:

@@ -32,4 +32,4 @@ class SkeletonMaker(CacheMaker[SkeletonCache]):
         return {"labels": self.labels}
 
 
-maker = SkeletonMaker
+MAKERS = {SkeletonCache: SkeletonMaker}

@@ -167,6 +167,7 @@ def test_the_splits_for_fine_tuning_are_read(tmp_path):
     vocabulary = write_vocabulary(tmp_path / "vocabulary")
     folder = prepare.prepare("ultra", settings, data_dir=tmp_path, vocabulary=vocabulary, progress=lines.append)
     assert "splits of another purpose are not read: train_gen" in lines
+    assert "read 2 files: train_sft/data-00000-of-00001.arrow, test_sft/data-00000-of-00001.arrow" in lines
     assert len((folder / "test.jsonl").read_text().splitlines()) == 2
     assert json.loads((folder / "manifest.json").read_text())["parts"]["conversations"]["examples"] == 8
 

@@ -36,6 +36,7 @@ def test_it_is_made_once_and_anew_when_the_file_changes(tmp_path):
     write_series(tmp_path / "toy.nc", showers(steps=70), times(70))
     prepare("toy", settings, data_dir=tmp_path, progress=lines.append)
     assert read_manifest(folder)["steps"] == 70
+    assert "read 1 file: toy.nc" in lines
 
 
 def test_channels_have_names_and_factors(tmp_path):

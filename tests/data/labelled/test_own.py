@@ -131,6 +131,7 @@ def test_every_form_of_labelled_text_becomes_rows(tmp_path, vocabulary, trained,
     if form == "span":
         spans = [row["tokens"][start : end + 1] for row in stored for start, end in row["targets"] if start > 0]
         assert {tokenizer.decode(ids) for ids in spans} == {"mat"}
+    assert sum(line.startswith("read 1 file: ") for line in lines) == 1
     shown = [line for line in lines if line.startswith("a row of train: [CLS]")]
     assert len(shown) == min(3, len(stored))
     assert form == "pair" or "{" in shown[0]

@@ -1,3 +1,4 @@
+import contextlib
 import dataclasses
 import hashlib
 import io
@@ -92,16 +93,32 @@ def test_a_client_announces_what_it_fetches():
 @pytest.mark.integration
 @pytest.mark.parametrize(("line", "last"), [("Downloading some.whl (4 kB)", "100 %  4.00k/4.00kB"), ("", " 4.00kB  00:0")])
 def test_what_has_arrived_is_shown(tmp_path, monkeypatch, line, last):
-    """Bytes in the folder of those that are announced, or alone; the client's own lines are not shown."""
+    """Bytes in the folder of those that pip announces, or alone; the client's own lines are not shown."""
     err = io.StringIO()
     monkeypatch.setattr(sys, "stderr", err)
     monkeypatch.setattr(progress, "LINES", 0)
     monkeypatch.setitem(progress._state, "shown", True)
     monkeypatch.delenv("TQDM_DISABLE", raising=False)
-    client = [sys.executable, "-c", f"print({line!r}); open('some.whl', 'wb').write(bytes(4000))"]
+    client = [sys.executable, "-c", f"print({line!r}); open('some.whl', 'wb').write(bytes(4000))", "pip"]
     fetch.run_client(client, cwd=tmp_path, what="some 1.0")
     written = err.getvalue().splitlines()
     assert written[-1].startswith("fetching some 1.0 ") and last in written[-1] and not any("Downloading" in w for w in written)
+
+
+@pytest.mark.integration
+def test_a_client_that_announces_nothing_is_shown_at_once(tmp_path, monkeypatch):
+    """Of apt and npm no size is waited for: the client here ends when the bar is there, or complains after a minute."""
+
+    @contextlib.contextmanager
+    def bar(what, total, unit):
+        (tmp_path / "bar").write_text(what)
+        yield lambda amount: None
+
+    monkeypatch.setattr(fetch, "bar", bar)
+    monkeypatch.setattr(fetch, "_ASKED", sys.maxsize)
+    wait = "for _ in range(600):\n  if os.path.exists('bar'): sys.exit()\n  time.sleep(0.1)\n"
+    fetch.run_client([sys.executable, "-c", f"import os, sys, time\n{wait}sys.exit('no bar')"], cwd=tmp_path, what="some 1.0")
+    assert (tmp_path / "bar").read_text() == "fetching some 1.0"
 
 
 def test_a_folder_that_goes_while_it_is_counted_is_passed_over(tmp_path, monkeypatch):

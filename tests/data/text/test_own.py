@@ -129,6 +129,22 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path):
     cache = prepare("mine", settings_from(str(tmp_path / "texts")), data_dir=tmp_path, progress=lines.append)
     assert read_manifest(cache)["left_out"] == 2
     assert any("the source: 2 of 42 documents left out; x.txt:" in line and "is no UTF-8" in line for line in lines)
+    assert "read 42 files: 00.md, 01.txt, 02.md and 39 more" in lines
+
+
+def test_the_files_that_a_pattern_matches_are_named(tmp_path):
+    """By their paths below the folder that they have in common; those of other endings are not read."""
+    for name in ("a/one.txt", "b/two.txt", "b/two.png", "c.txt"):
+        (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "texts" / name).write_text("\n".join(TEXTS[:20]))
+    for pattern, named in {
+        "*/*": "2 files: a/one.txt, b/two.txt",
+        "**/*.txt": "3 files: a/one.txt, b/two.txt, c.txt",
+        "c.txt": "1 file: c.txt",
+    }.items():
+        lines = []
+        prepare("mine", settings_from(str(tmp_path / "texts" / pattern)), data_dir=tmp_path, progress=lines.append)
+        assert f"read {named}" in lines
 
 
 def test_a_copy_of_a_held_out_text_is_not_trained_on(tmp_path):

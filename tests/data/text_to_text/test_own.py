@@ -72,6 +72,7 @@ def test_every_form_of_inputs_and_targets_becomes_rows(tmp_path, trained, form):
     pairs = sorted((row["inputs"], row["targets"]) for row in ROWS)
     assert contents(cache) == trained
     assert held and sorted([*trained_pairs(cache), *((e["inputs"], e["targets"]) for e in held)]) == pairs
+    assert sum(line.startswith("read 1 file: ") for line in lines) == 1
     shown = [line for line in lines if line.startswith("a row of train: ") and " <|endoftext|> => " in line]
     assert len(shown) == min(3, manifest["parts"]["all"]["rows"])
     assert prepare("mine", settings_from(str(source)), data_dir=tmp_path, progress=lines.append) == cache

@@ -88,6 +88,7 @@ def test_every_form_of_translations_becomes_rows(tmp_path, trained, name):
     pairs = pairs_of(cache, "de")
     assert len(held) == 9 and len(pairs) == manifest["languages"]["de"]["pairs"] == 51
     assert pairs | {(pair["source"], pair["target"]) for pair in held} == {(row["de"], row["en"]) for row in ROWS}
+    assert sum(line.startswith("read ") for line in lines) == 1  # the names of the files
     shown = [line for line in lines if line.startswith("a row of de: <de> ")]
     assert 1 <= len(shown) <= 3 and " </s> => " in shown[0]
 

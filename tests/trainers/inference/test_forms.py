@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def chatml(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def rated(tmp_path_factory) -> RatedForm:
     folder = write_dialog_cache(tmp_path_factory.mktemp("rated") / "toy", 64)
-    form = form_of(tuned(), folder, folder)
+    form = form_of(tuned(), folder, folder, config("lamda.smollm2_chat"))
     assert isinstance(form, RatedForm)
     return form
 
@@ -40,6 +41,11 @@ def tuned() -> Task:
 def other() -> Task:
     """The task of models that do not."""
     return task_of(registry.load("gpt.quickstart").data)
+
+
+def config(name: str) -> Any:
+    """The configuration of an experiment's model, tiny."""
+    return registry.load(name).model.tiny()
 
 
 def without_oldest(form: Form, messages: list[dict], room: int) -> int:
@@ -63,13 +69,22 @@ def test_the_oldest_turns_are_left_out(chatml, rated):
 
 def test_the_form_is_that_of_the_task_or_the_template(chatml, rated, tmp_path):
     """A task whose models rate responses has its own, whatever lies beside the vocabulary; without either there is none."""
-    assert isinstance(form_of(other(), chatml, chatml), TemplateForm)
-    assert isinstance(form_of(tuned(), chatml, chatml), RatedForm)
+    assert isinstance(form_of(other(), chatml, chatml, config("gpt.quickstart")), TemplateForm)
+    assert isinstance(form_of(tuned(), chatml, chatml, config("lamda.smollm2_chat")), RatedForm)
     talk = ["the cat", "a dog", "so"]
     assert rated.prompt(turns(*talk)) == Tokenizer(rated.vocabulary).encode(prompt(talk))
     bare = write_vocabulary(tmp_path / "bare", None)
-    with pytest.raises(DataError, match=r"^runs/x has no chat template, .*python -m scripts.generate continues yours$"):
-        form_of(other(), bare, Path("runs/x"))
+    for name, hint in {
+        "gpt.quickstart": "generate continues texts",
+        "whisper.tiny": "transcribe writes down sounds",
+        "bert.quickstart": "evaluate scores it",
+        "bert.minilm_brown_genres": "classify names classes with it",
+        "vit.quickstart": "classify names classes with it",
+        "t5.debian_sections_5k": "generate writes texts with it",
+        "metnet2.quickstart": "evaluate scores it",
+    }.items():
+        with pytest.raises(DataError, match=rf"^runs/x has no chat template, .*; python -m scripts\.{hint}$"):
+            form_of(task_of(registry.load(name).data), bare, Path("runs/x"), config(name))
 
 
 def test_an_end_of_turn_ends_a_reply(chatml, tmp_path):
