@@ -5,6 +5,8 @@ python -m scripts.reproduce --list gshard            the same of some lines of p
 python -m scripts.reproduce gshard.table_1           one table, its page and picture
 python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
+python -m scripts.reproduce --paper gshard           a page of every table and figure of a paper; makes what answers them
+python -m scripts.reproduce --paper gshard --list    what that takes; --no-run writes the page from what has been made
 
 Pages are written to docs/reproductions/ (--pages). What is compiled or trained lies in --workdir: what is
 stopped goes on with what is missing. A page whose figures are the same as before is left as it is.
@@ -19,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 from data.paths import ROOT, scratch, write_whole
+from models.errors import nearest
 from scripts import cli
-from scripts.reproductions import pages
+from scripts.reproductions import pages, paper_pages
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.figure import show
+from scripts.reproductions.papers import PAPERS, Paper
 from scripts.reproductions.pictures import draw
 
 
@@ -31,15 +35,20 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="NAME", help="gshard.table_1, or gshard for all of it; none lists them")
     parser.add_argument("--list", action="store_true", help="list them, or those that are named, and do nothing")
     parser.add_argument("--all", choices=KINDS, help="everything of this kind")
+    parser.add_argument("--paper", metavar="NAME", help=f"what answers a paper's tables and figures: {', '.join(PAPERS)}")
+    parser.add_argument("--no-run", action="store_true", help="with --paper: write its page from what has been made")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/reproductions"), help="folder of runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    chosen = _chosen(args)
+    paper = _paper(args)
+    chosen = [lookup(name) for name in paper.entries] if paper else _chosen(args)
     if args.list or not chosen:
         _list(chosen or list(entries().values()), args.json)
         return 0
-    for entry in chosen:
+    # Before anything else looks for devices: some steps are compiled for several.
+    cli.use_devices(cli.SIMULATED)
+    for entry in chosen if not args.no_run else ():
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
         # Runs tell their progress on standard output, where JSON is wanted alone.
@@ -48,7 +57,22 @@ def main() -> int:
         cli.print_json(as_data(entry, rows)) if args.json else print("\n".join(as_text(rows)), flush=True)
         page = write(args.pages, entry, rows)
         print(f"  {page}", file=sys.stderr if args.json else sys.stdout, flush=True)
+    if paper:
+        print(paper_pages.write(args.pages, paper), file=sys.stderr if args.json else sys.stdout, flush=True)
     return 0
+
+
+def _paper(args: argparse.Namespace) -> Paper | None:
+    """Returns the paper that is asked for; raises ReproductionError for one that is not here, or beside other choices."""
+    if args.paper is None:
+        if args.no_run:
+            raise ReproductionError("--no-run: needs --paper NAME")
+        return None
+    if args.paper not in PAPERS:
+        raise ReproductionError(f"--paper {args.paper!r}: no such paper{nearest(args.paper, PAPERS)}")
+    if args.names or args.all:
+        raise ReproductionError(f"--paper {args.paper}: either a paper, names or --all")
+    return PAPERS[args.paper]
 
 
 def _chosen(args: argparse.Namespace) -> list[Entry]:
@@ -90,7 +114,8 @@ def as_text(rows: Sequence[Row]) -> list[str]:
 def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> Path:
     """Writes NAME.md and its picture, and the entry's line in the folder's index; returns the page's path.
 
-    A page that differs by its date alone is left as it is, with its picture, whose bytes may be another matplotlib's.
+    A page that differs by its date alone is left as it is, with its picture, whose bytes may be another matplotlib's. Pages of
+    papers that name the entry and have been written are written anew.
     """
     page, picture, index = folder / f"{entry.name}.md", folder / f"{entry.name}.svg", folder / "README.md"
     with scratch(picture) as new:
@@ -102,6 +127,9 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row]) -> Path:
                 (new / picture.name).replace(picture)
             write_whole(page, text)
     write_whole(index, pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
+    for paper in paper_pages.naming(entry.name):
+        if (folder / paper_pages.FOLDER / f"{paper.name}.md").exists():
+            paper_pages.write(folder, paper)
     return page
 
 
