@@ -93,6 +93,7 @@ def _list(chosen: Sequence[Entry], as_json: bool) -> None:
         return
     for e in chosen:
         print(f"{e.name:28} {e.kind:11} {'+'.join(e.stated):15} {e.minutes:5g} min  {e.source}")
+    print(f"{len(chosen)} in all, about {sum(e.minutes for e in chosen):g} min")
 
 
 def as_data(entry: Entry, rows: Sequence[Row]) -> dict[str, Any]:

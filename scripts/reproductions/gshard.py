@@ -123,7 +123,7 @@ def figure_8() -> Iterator[Row]:
         yield Row(
             f"dispatch and combine, {experts} experts", exchanged, exchanges[experts], "float32; v3's torus, as in figure_9"
         )
-    note = "a core has 2 slots of each of 2048 experts by the paper's rule, and 4 by our configuration's least"
+    note = "v3's torus, from 8 x 8 chips, which are no rings, to 32 x 32"
     yield Row("dispatch and combine, 2048 over 128 experts", "3.75", exchanges[2048] / exchanges[128], note, "printed")
 
 
@@ -135,8 +135,8 @@ def _slots(e: Experiment, group: int, experts: int) -> int:
     return routing.capacity(c.factor, group, experts, c.least, c.multiple)
 
 
-# Table 4: operator, dimensions that are cut: (its equation or name, shapes by devices, cuts, cut of the result; what it
-# communicates; what grows with the devices: a device's computation, its communication).
+# Table 4, operator and dimensions that are cut: (equation or name, shapes by the number of devices, cuts of the operands and of
+# the result, the paper's growth of a device's computation and of its communication).
 CUT, WHOLE = ("d",), ()
 OPERATORS = {
     "Add(A,A->A)": ("add", lambda d: ((64 * d,), (64 * d,)), (CUT, CUT), CUT, "O(1), 0"),
@@ -151,7 +151,7 @@ OPERATORS = {
         lambda d: ((d, 64, d, 64 // d), (d, 64, 8)),
         (CUT, CUT),
         CUT,
-        "O(1), O(1) AA",
+        "O(1), O(sqrt D) AA",
     ),
     "Convolution(BIXY,xyIO->BOXY), X": (
         "convolution",
@@ -166,10 +166,11 @@ SHORT = {"all-reduce": "AR", "all-gather": "AG", "all-to-all": "AA", "collective
 
 @reproduction(f"{PAPER}, Table 4", unit="growth of a device's computation, and of what it communicates", minutes=1)
 def table_4() -> Iterator[Row]:
-    """Of nine cut operators seven compute and send as much on a device however many there are; unmatched cuts grow with them."""
+    """Of nine cut operators a device computes and sends as much however many there are, but for two whose cuts do not match, and
+    for the dispatch, whose exchange takes time with the square root."""
     notes = {
-        "AG": "the paper has an all-gather, or permutes in a loop",
-        "AA": "bytes are O(1); the paper's square root is of the time, which gshard.figure_9 is about",
+        "AG": "the paper has AG or CP, by the size",
+        "AA": "of bytes; the paper's square root is of time, which gshard.figure_9 is about",
     }
     for name, (operator, shapes, cuts, result, paper) in OPERATORS.items():
         few, many = (_compiled(operator, shapes(devices), cuts, result, devices) for devices in (2, 8))

@@ -158,10 +158,12 @@ SWITCH = Paper(
         _diagram("Figure 2", "an encoder block with four experts", "models/t5, models/parts/moe/layer.py"),
         _diagram("Figure 3", "tokens that find an expert full, by the capacity", "models/parts/moe/routing.py", "gshard.dropped"),
         Item("Figure 4", "loss by parameters with 1 to 256 experts; loss by steps", ("t5.switch_scaling", "t5.switch_steps")),
-        _open(
+        Item(
             "Figure 5",
-            "loss by hours at 32 cores",
-            "the trained runs are compared by steps; their hours are those of two shared processor cores",
+            "loss by hours on 32 cores, beside T5-Base",
+            ("t5.switch_speeds",),
+            "the time of a step by FLOPs; the losses of small runs are compared by steps, not by hours",
+            partly=True,
         ),
         Item(
             "Figure 6",
@@ -244,7 +246,7 @@ MEGATRON = Paper(
     "megatron",
     "PTD-P",
     "2104.04473",
-    "The main text was read; its appendix on FLOPs has no figure of its own, from memory.",
+    "The full text, appendix included, was read.",
     (
         Item(
             "Figure 1",
@@ -264,12 +266,16 @@ MEGATRON = Paper(
         ),
         _diagram("Figure 5", "a layer's tensor-parallel products", "models/sharding/layouts.py, `tensor_parallel`"),
         Item("Figure 6", "the bubble by the number of copies", ("megatron.bubble_sizes",)),
-        _open(
-            "Figure 7",
-            "throughput of an A100 by the microbatch",
-            "any accelerator would show it (scripts.throughput); none was at hand",
+        Item(
+            "Figure 7", "throughput of an A100 by the microbatch", ("megatron.microbatch",), "the largest gain alone", partly=True
         ),
-        _open("Figure 8", "estimated throughput by the microbatch, of 8 stages", "needs the times of Figure 7"),
+        Item(
+            "Figure 8",
+            "estimated throughput by the microbatch, of 8 stages",
+            ("megatron.microbatch",),
+            "the best alone",
+            partly=True,
+        ),
         _diagram(
             "Figure 9",
             "scatter/gather between stages",
