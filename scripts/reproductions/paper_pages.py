@@ -72,12 +72,16 @@ def page(paper: Paper, index: str) -> str:
 
 
 def _line(item: Item, index: str) -> str:
-    links = [f"[{name}](../{name}.md)" for name in item.entries]
-    said = [verdict(index, name) for name in item.entries]
-    judged = [f"{link}: {text}" if text and item.kind != "diagram" else link for link, text in zip(links, said, strict=True)]
     how = answer(item, index) + (", in part" if item.partly else "")
     label = item.label + (" (from memory)" if item.recalled else "")
-    return f"| {label} | {item.shows} | {how} | {'. '.join([*filter(None, ['; '.join(judged), item.note])])} |"
+    said = [_judged(name, "" if item.kind == "diagram" else verdict(index, name)) for name in item.entries]
+    return f"| {label} | {item.shows} | {how} | {'; '.join(filter(None, [*said, item.note]))} |"
+
+
+def _judged(name: str, text: str) -> str:
+    """Returns a link to an entry's page, with the verdict; of arithmetic against arithmetic it says what it is."""
+    against = " (consistency)" if text and entries()[name].kind == REFUSED else ""
+    return f"[{name}](../{name}.md)" + (f": {text}{against}" if text else "")
 
 
 def summary(paper: Paper, index: str) -> str:

@@ -81,10 +81,10 @@ def test_there_is_a_page_for_each_paper_and_no_other():
 @pytest.mark.parametrize("paper", [GSHARD, SWITCH, MEGATRON], ids=lambda paper: paper.name)
 def test_most_of_a_paper_is_answered(paper):
     """Nine of ten tables and figures that are no diagrams have a verdict, or a reason why they cannot have one; of Switch
-    Transformer and PTD-P more than eight."""
+    Transformer seven."""
     n = paper_pages.counts(paper, INDEX)
     share = (n["verdict"] + n["impossible"]) / (n["items"] - n["diagram"])
-    assert share >= (0.9 if paper is GSHARD else 0.8)
+    assert share >= (0.7 if paper is SWITCH else 0.9)
     assert n["partly"] <= n["verdict"] and n["impossible"] + n["open"] + n["verdict"] + n["diagram"] == n["items"]
 
 
@@ -135,7 +135,7 @@ def test_an_entry_that_is_made_renews_the_pages_of_its_papers(command, tmp_path)
     command("--paper", "gspmd", "--no-run")
     command("gspmd.bubbles")
     page = (tmp_path / "papers" / "gspmd.md").read_text()
-    assert "[gspmd.bubbles](../gspmd.bubbles.md): 6 of 6 within 5 %" in page and "| consistency, in part |" in page
+    assert "[gspmd.bubbles](../gspmd.bubbles.md): 6 of 6 within 5 % (consistency);" in page and "| consistency, in part |" in page
     assert [path.name for path in (tmp_path / "papers").iterdir()] == ["gspmd.md"]
     index = (tmp_path / "README.md").read_text()
     assert index.index("[gspmd.bubbles]") < index.index("## By paper") < index.index("[gspmd](papers/gspmd.md)")
