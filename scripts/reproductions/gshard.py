@@ -166,8 +166,8 @@ SHORT = {"all-reduce": "AR", "all-gather": "AG", "all-to-all": "AA", "collective
 
 @reproduction(f"{PAPER}, Table 4", unit="growth of a device's computation, and of what it communicates", minutes=1)
 def table_4() -> Iterator[Row]:
-    """Of nine cut operators a device computes and sends as much however many there are, but for two whose cuts do not match, and
-    for the dispatch, whose exchange takes time with the square root."""
+    """A device computes and sends as much for a cut operator however many there are, but for two of nine whose cuts do not match,
+    and for the dispatch, whose exchange takes time with the square root."""
     notes = {
         "AG": "the paper has AG or CP, by the size",
         "AA": "of bytes; the paper's square root is of time, which gshard.figure_9 is about",

@@ -23,8 +23,8 @@ def verdict(index: str, name: str) -> str:
         if cells[:1] == ["reproduction"]:
             head = cells
         elif cells and cells[0].startswith(f"[{name}]"):
-            found = {column: cell.split(";")[0].strip() for column, cell in zip(head, cells, strict=True)}
-            return ", ".join(f"{found[c]} {c}" for c in ("the same", "come out", pages.NEAR) if found.get(c))
+            by_column = {column: cell.split(";")[0].strip() for column, cell in zip(head, cells, strict=True)}
+            return ", ".join(f"{by_column[c]} {c}" for c in ("the same", "come out", pages.NEAR) if by_column.get(c))
     return ""
 
 

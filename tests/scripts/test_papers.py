@@ -131,7 +131,7 @@ def test_a_paper_is_listed_and_its_page_written(command, tmp_path, monkeypatch):
 
 
 def test_an_entry_that_is_made_renews_the_pages_of_its_papers(command, tmp_path):
-    """Those that have been written, and no others; the section of papers stays in the index."""
+    """Pages that have been written are renewed, and no others; the section of papers stays in the index."""
     command("--paper", "gspmd", "--no-run")
     command("gspmd.bubbles")
     page = (tmp_path / "papers" / "gspmd.md").read_text()
