@@ -6,6 +6,8 @@ python -m scripts.reproduce gshard.table_1           one table, its page and pic
 python -m scripts.reproduce gshard megatron          all of some lines of papers
 python -m scripts.reproduce --all computed           everything of one kind
 python -m scripts.reproduce --stale                  say on each page whether what it came from has changed since
+python -m scripts.reproduce --paper gshard           a page of every table and figure of a paper; makes what answers them
+python -m scripts.reproduce --paper gshard --list    what that takes; --no-run writes the page from what has been made
 
 Pages are written to docs/reproductions/ (--pages), each with its rows, commit and configurations in a .json file. What is
 compiled or trained lies in --workdir: what is stopped goes on with what is missing. A page whose figures are the same as before
@@ -20,10 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from data.paths import ROOT, scratch, write_whole
+from models.errors import nearest
 from scripts import cli
-from scripts.reproductions import pages, record
+from scripts.reproductions import pages, paper_pages, record
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.figure import show
+from scripts.reproductions.papers import PAPERS, Paper
 from scripts.reproductions.pictures import draw
 
 
@@ -33,11 +37,14 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="list them, or those that are named, and do nothing")
     parser.add_argument("--stale", action="store_true", help="mark pages that are stale, and do nothing else")
     parser.add_argument("--all", choices=KINDS, help="everything of this kind")
+    parser.add_argument("--paper", metavar="NAME", help=f"what answers a paper's tables and figures: {', '.join(PAPERS)}")
+    parser.add_argument("--no-run", action="store_true", help="with --paper: write its page from what has been made")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/reproductions"), help="folder of runs")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
-    chosen = _chosen(args)
+    paper = _paper(args)
+    chosen = [lookup(name) for name in paper.entries] if paper else _chosen(args)
     if args.stale:
         for e in chosen or entries().values():
             mark(args.pages, e)
@@ -45,7 +52,9 @@ def main() -> int:
     if args.list or not chosen:
         _list(args.pages, chosen or list(entries().values()), args.json)
         return 0
-    for entry in chosen:
+    # Before anything else looks for devices: some steps are compiled for several.
+    cli.use_devices(cli.SIMULATED)
+    for entry in chosen if not args.no_run else ():
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
         # Runs tell their progress on standard output, where JSON is wanted alone.
@@ -54,7 +63,22 @@ def main() -> int:
         cli.print_json(as_data(entry, made)) if args.json else print("\n".join(as_text(rows)), flush=True)
         page = write(args.pages, entry, rows, made)
         print(f"  {page}", file=sys.stderr if args.json else sys.stdout, flush=True)
+    if paper:
+        print(paper_pages.write(args.pages, paper), file=sys.stderr if args.json else sys.stdout, flush=True)
     return 0
+
+
+def _paper(args: argparse.Namespace) -> Paper | None:
+    """Returns the paper that is asked for; raises ReproductionError for one that is not here, or beside other choices."""
+    if args.paper is None:
+        if args.no_run:
+            raise ReproductionError("--no-run: needs --paper NAME")
+        return None
+    if args.paper not in PAPERS:
+        raise ReproductionError(f"--paper {args.paper!r}: no such paper{nearest(args.paper, PAPERS)}")
+    if args.names or args.all:
+        raise ReproductionError(f"--paper {args.paper}: either a paper, names or --all")
+    return PAPERS[args.paper]
 
 
 def _chosen(args: argparse.Namespace) -> list[Entry]:
@@ -74,6 +98,7 @@ def _list(folder: Path, chosen: Sequence[Entry], as_json: bool) -> None:
         return
     for e in chosen:
         print(f"{e.name:28} {e.kind:11} {'+'.join(e.stated):15} {e.minutes:5g} min  {e.source}")
+    print(f"{len(chosen)} in all, about {sum(e.minutes for e in chosen):g} min")
 
 
 def as_data(entry: Entry, made: record.Record | None) -> dict[str, Any]:
@@ -110,7 +135,8 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row], made: record.Record) 
     """Writes NAME.md, NAME.json and its picture, and the entry's line in the folder's index; returns the page's path.
 
     A page that differs by the line of its date and commit alone is left as it is, with its picture, whose bytes may be another
-    matplotlib's; so is what is stored, unless the page was stale.
+    matplotlib's; so is what is stored, unless the page was stale. Pages of papers that name the entry and have been written are
+    written anew.
     """
     page, picture, index = folder / f"{entry.name}.md", folder / f"{entry.name}.svg", folder / "README.md"
     with scratch(picture) as new:
@@ -124,6 +150,9 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row], made: record.Record) 
             write_whole(page, text)
             record.write(folder, entry.name, made)
     write_whole(index, pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
+    for paper in paper_pages.naming(entry.name):
+        if (folder / paper_pages.FOLDER / f"{paper.name}.md").exists():
+            paper_pages.write(folder, paper)
     return page
 
 

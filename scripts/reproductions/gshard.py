@@ -5,10 +5,12 @@ import dataclasses
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from configs import registry
+from configs.experiment import Experiment
 from data.config import HeldOut
 from data.translation.config import Translate
 from models.parts.moe.config import Capacity, ExpertsConfig, MoeConfig, TopK
@@ -83,18 +85,132 @@ def _exchanged(few: tuple[int, int], many: tuple[int, int], size: float) -> Row:
     Args:
       few, many: partitions, and the paper's microseconds.
     """
+    note = "the planner's torus model, of v3 chips (70 GB/s a link): twofold off, also where it prices mixtures' plans"
+    growth = _exchange(many[0], size) / _exchange(few[0], size)
+    return Row(f"{size / 1e6:.0f} MB, {many[0]} partitions", many[1] / few[1], growth, note)
+
+
+def _exchange(cores: int, size: float) -> float:
+    """Returns the seconds of an all-to-all of so many bytes a core on a square slice of v3's two dimensions."""
     from trainers.pods.links import Torus
 
-    def seconds(cores: int) -> float:
-        chips = cores // 2
-        side = 2 ** (int(math.log2(chips)) // 2)
-        dims = (side, chips // side)
-        torus = Torus(dims, tuple(d >= 16 for d in dims), 70e9, list(np.ndindex(dims)))
-        return torus.all_to_all(range(chips), int(2 * size)).seconds
+    chips = cores // 2
+    side = 2 ** (int(math.log2(chips)) // 2)
+    dims = (side, chips // side)
+    torus = Torus(dims, tuple(d >= 16 for d in dims), 70e9, list(np.ndindex(dims)))
+    return torus.all_to_all(range(chips), int(2 * size)).seconds
 
-    note = "the planner's torus model, of v3 chips (70 GB/s a link): twofold off, also where it prices mixtures' plans"
-    growth = seconds(many[0]) / seconds(few[0])
-    return Row(f"{size / 1e6:.0f} MB, {many[0]} partitions", many[1] / few[1], growth, note)
+
+# Figure 8, in microseconds forward: experts' products, all-to-alls of dispatch and combine, by experts.
+PARTS = {128: (2450, 1250), 512: (2400, 3050), 2048: (2400, 4800)}
+CORE = 61.5e12  # FLOP/s of a v3 core
+
+
+@reproduction(f"{PAPER}, Figure 8 and section 5.2", "chart", "printed", kind="modelled", unit="microseconds, forward")
+def figure_8() -> Iterator[Row]:
+    """From 128 to 2048 experts, a token's products take the same time and its exchanges 3.75 times as long."""
+    group, (model, hidden) = 2048, (1024, 8192)
+    exchanges = {}
+    for experts, (products, exchanged) in PARTS.items():
+        e = registry.load(f"gshard_m4.moe_{experts}e_36l")
+        slots = experts * _slots(e, group, experts)  # of a core: as many groups and experts as there are cores
+        at_peak = slots * 2 * 2 * model * hidden / CORE * 1e6
+        note = (
+            f"{slots:,} slots of our configuration for the 2,048 tokens of a core, at the peak; the paper reached over 85 % of it"
+        )
+        yield Row(f"experts' products, {experts} experts", products, at_peak, note)
+        exchanges[experts] = 2 * _exchange(experts, 4 * slots * model) * 1e6
+        yield Row(
+            f"dispatch and combine, {experts} experts", exchanged, exchanges[experts], "float32; v3's torus, as in figure_9"
+        )
+    note = "v3's torus, from 8 x 8 chips, which are no rings, to 32 x 32"
+    yield Row("dispatch and combine, 2048 over 128 experts", "3.75", exchanges[2048] / exchanges[128], note, "printed")
+
+
+def _slots(e: Experiment, group: int, experts: int) -> int:
+    """Returns an expert's slots in a group of tokens, by the capacity of an experiment's mixture."""
+    from models.parts.moe import routing
+
+    c = e.model.moe.capacity  # pyright: ignore[reportAttributeAccessIssue]
+    return routing.capacity(c.factor, group, experts, c.least, c.multiple)
+
+
+# Table 4, operator and dimensions that are cut: (equation or name, shapes by the number of devices, cuts of the operands and of
+# the result, the paper's growth of a device's computation and of its communication).
+CUT, WHOLE = ("d",), ()
+OPERATORS = {
+    "Add(A,A->A)": ("add", lambda d: ((64 * d,), (64 * d,)), (CUT, CUT), CUT, "O(1), 0"),
+    "Matmul(AB,BC->AC), B": ("ab,bc->ac", lambda d: ((64, 64 * d), (64 * d, 64)), ((None, "d"), CUT), WHOLE, "O(1), O(1) AR"),
+    "Matmul(AB,BC->AC), A": ("ab,bc->ac", lambda d: ((64 * d, 64), (64, 64)), (CUT, WHOLE), CUT, "O(1), 0"),
+    "Matmul(AB,BC->AC), A and B": ("ab,bc->ac", lambda d: ((64 * d, 64 * d), (64 * d, 64)), (CUT, CUT), CUT, "O(D), O(D) AG"),
+    "Matmul(AB,BC->AC), A and C": ("ab,bc->ac", lambda d: ((64 * d, 64), (64, 64 * d)), (CUT, (None, "d")), CUT, "O(D), O(D) AG"),
+    "Reduce(AB->A), A": ("ab->a", lambda d: ((64 * d, 64),), (CUT,), CUT, "O(1), 0"),
+    "Reduce(AB->B), A": ("ab->b", lambda d: ((64 * d, 64),), (CUT,), WHOLE, "O(1), O(1) AR"),
+    "Einsum(GSEC,GSM->EGCM), G and E": (
+        "gsec,gsm->egcm",
+        lambda d: ((d, 64, d, 64 // d), (d, 64, 8)),
+        (CUT, CUT),
+        CUT,
+        "O(1), O(sqrt D) AA",
+    ),
+    "Convolution(BIXY,xyIO->BOXY), X": (
+        "convolution",
+        lambda d: ((2, 4, 64 * d, 64), (4, 4, 3, 3)),
+        ((None, None, "d"), WHOLE),
+        (None, None, "d"),
+        "O(1), O(1) CP",
+    ),
+}
+SHORT = {"all-reduce": "AR", "all-gather": "AG", "all-to-all": "AA", "collective-permute": "CP", "reduce-scatter": "RS"}
+
+
+@reproduction(f"{PAPER}, Table 4", unit="growth of a device's computation, and of what it communicates", minutes=1)
+def table_4() -> Iterator[Row]:
+    """A device computes and sends as much for a cut operator however many there are, but for two of nine whose cuts do not match,
+    and for the dispatch, whose exchange takes time with the square root."""
+    notes = {
+        "AG": "the paper has AG or CP, by the size",
+        "AA": "of bytes; the paper's square root is of time, which gshard.figure_9 is about",
+    }
+    for name, (operator, shapes, cuts, result, paper) in OPERATORS.items():
+        few, many = (_compiled(operator, shapes(devices), cuts, result, devices) for devices in (2, 8))
+        kinds = sorted({SHORT[kind] for kind in many[1]})
+        sent = f"{_growth(sum(few[1].values()), sum(many[1].values()))} {'+'.join(kinds)}" if kinds else "0"
+        note = f"XLA's programs for 2 and 8 devices; {notes.get(kinds[0], '') if kinds else ''}".removesuffix("; ")
+        yield Row(name, paper, f"{_growth(few[0], many[0])}, {sent}", note)
+
+
+def _growth(few: float, many: float) -> str:
+    """Returns how a number grows from 2 to 8 devices."""
+    power = math.log(many / few, 4)
+    return "O(1)" if power < 0.25 else "O(D)" if 0.75 < power < 1.25 else f"O(D^{power:.2g})"
+
+
+def _compiled(
+    operator: str, shapes: Sequence[tuple[int, ...]], cuts: Sequence[tuple], result: tuple, devices: int
+) -> tuple[float, dict[str, int]]:
+    """Returns (FLOPs, bytes of each kind of collective) of an operator's program on each of some devices."""
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+    from trainers.hlo.collectives import collectives
+    from trainers.hlo.parsing import parse
+
+    def convolution(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        return jax.lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NCHW", "OIHW", "NCHW"))
+
+    functions = {"add": jnp.add, "convolution": convolution}
+    function = functions.get(operator) or (lambda *arrays: jnp.einsum(operator, *arrays))
+    mesh = jax.make_mesh((devices,), ("d",), devices=jax.devices()[:devices], axis_types=(AxisType.Auto,))
+    placed = [NamedSharding(mesh, PartitionSpec(*cut)) for cut in (*cuts, result)]
+    arguments = [jax.ShapeDtypeStruct(s, jnp.float32, sharding=cut) for s, cut in zip(shapes, placed, strict=False)]
+    compiled = jax.jit(function, out_shardings=placed[-1]).lower(*arguments).compile()
+    sent: dict[str, int] = {}
+    for each in collectives(parse(compiled.as_text() or ""), {"d": devices}, strict=False):
+        sent[each.kind] = sent.get(each.kind, 0) + each.bytes
+    cost: Any = compiled.cost_analysis()
+    return cost["flops"], sent
 
 
 @reproduction(

@@ -151,7 +151,8 @@ Each page says what differs, and why. `python -m scripts.reproduce NAME` makes a
 
 
 def index(old: str, known: Mapping[str, Entry], entry: Entry, rows: Sequence[Row]) -> str:
-    """Returns README.md with the entry's line in its table, in the order of names; lines of what is no entry any more go."""
+    """Returns README.md with the entry's line in its table, in the order of names; lines of what is no entry any more go.
+    The section of papers stays as it is (scripts/reproductions/paper_pages.py)."""
     lines = {text.split("[")[1].split("]")[0]: text for text in old.splitlines() if text.startswith("| [")}
     lines[entry.name] = summary(entry, rows)
     parts = [HEAD]
@@ -161,7 +162,23 @@ def index(old: str, known: Mapping[str, Entry], entry: Entry, rows: Sequence[Row
             head = ["reproduction", "source", *columns, "claim"]
             parts += [f"## {title}\n"] + ([_totals(of_table, head) + "\n"] if table == "figures" else [])
             parts.append("\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *of_table]) + "\n")
-    return "\n".join(parts)
+    return with_papers("\n".join(parts), [line for line in old.splitlines() if "](papers/" in line])
+
+
+BY_PAPER = """
+## By paper
+
+Every numbered table and figure of a paper, and how it is answered. `python -m scripts.reproduce --paper NAME` makes them.
+
+| paper | title | tables and figures | diagrams | with a verdict | of them in part | impossible | open |
+| --- | --- | --- | --- | --- | --- | --- | --- |
+"""
+
+
+def with_papers(index: str, lines: Sequence[str]) -> str:
+    """Returns README.md with these lines as its section of papers, its last one."""
+    index = index.partition(BY_PAPER)[0]
+    return index + BY_PAPER + "\n".join(sorted(lines)) + "\n" if lines else index
 
 
 def _totals(lines: Sequence[str], head: Sequence[str]) -> str:

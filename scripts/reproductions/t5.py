@@ -45,6 +45,54 @@ def switch_scaling() -> Iterator[Row]:
         yield Row(f"{experts} experts", paper, ours, f"{ours / dense:.3g} times T5-Base's")
 
 
+@reproduction("Switch Transformer, Tables 6 to 8", unit="parameters, and the share that distillation saves")
+def switch_compression() -> Iterator[Row]:
+    """Mixtures of 1.1 to 14.7 billion parameters are distilled into T5-Base, which has 82 to 99 % fewer."""
+    dense = parameters("t5.v1_0_base")
+    yield Row("T5-Base", "223M", dense)
+    printed = {16: ("1.1B", "82 %"), 32: ("2.0B", "90 %"), 64: ("3,800M", "95 %"), 128: ("7410M", "97 %"), 256: ("14.7B", "99 %")}
+    for experts, (paper, saved) in printed.items():
+        ours = parameters(f"switch.base_{experts}e")
+        yield Row(f"{experts} experts", paper, ours)
+        yield Row(f"{experts} experts, compressed by", saved, 1 - dense / ours, "the number of experts is found by the size")
+
+
+@reproduction(
+    "Switch Transformer, Table 1, sections 3.1 to 3.3", "derived", "printed", unit="time of an example over T5-Base's", minutes=1
+)
+def switch_speeds() -> Iterator[Row]:
+    """On 32 cores mixtures take 1.6 to 2 times T5-Base's time, T5-Large, of 3.5 times the FLOPs, 3.4 times."""
+    base = registry.load("switch.base_128e")
+    dense, large = (_slot_flops(registry.load(f"t5.v1_1_{size}")) for size in ("base", "large"))
+    yield Row("T5-Large, its FLOPs", "3.5", large / dense, "512 inputs and 114 targets in rows of 128", "printed")
+    yield Row("T5-Large", 1600 / 470, large / dense, "by FLOPs")
+    rates = {
+        ("Switch", 2.0): 860,
+        ("Switch", 1.25): 910,
+        ("Switch", 1.0): 1000,
+        ("MoE", 2.0): 840,
+        ("MoE", 1.25): 790,
+        ("MoE", 1.0): 860,
+    }
+    small = _slot_flops(registry.load("t5.v1_0_base"))
+    note = "7.5 times fewer steps, and a seventh of the time; by FLOPs, all slots counted"
+    yield Row("Switch-Base, 64 experts (Figure 5)", 7.5 / 7, _slot_flops(registry.load("switch.base_64e")) / small, note)
+    for (name, factor), rate in rates.items():
+        moe: Any = base.model.moe  # pyright: ignore[reportAttributeAccessIssue]
+        router = moe.router if name == "Switch" else TopK(choices=2, normalized=True, init_std=0.02)
+        capacity = dataclasses.replace(moe.capacity, factor=factor)  # the paper's formula has no number of choices
+        e = dataclasses.replace(base, model=changed(base.model, {"moe.router": router, "moe.capacity": capacity}))
+        note = "by FLOPs, all slots counted: what is left of the paper's time is exchange and routing"
+        yield Row(f"{name}-Base, factor {factor:g}", 1600 / rate, _slot_flops(e) / small, note)
+
+
+def _slot_flops(e: Experiment) -> float:
+    """Returns the FLOPs of an example, with all slots of experts."""
+    from trainers.hlo.model_flops import slot_flops
+
+    return slot_flops(e) / e.data.batch_size
+
+
 # --- trained -----------------------------------------------------------------------------------------------------
 
 LOSS = "eval/cross_entropy"

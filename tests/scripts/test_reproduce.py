@@ -21,9 +21,14 @@ LONG = (
     "decoders.released",
     "gshard.dropped",
     "gshard.table_1",
+    "gshard.table_4",
+    "megatron.bubble_sizes",
+    "megatron.microbatch",
+    "megatron.traffic",
     "t5.sizes",
     "t5.switch_flops",
     "t5.switch_scaling",
+    "t5.switch_speeds",
 )
 
 
