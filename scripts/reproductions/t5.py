@@ -120,24 +120,24 @@ def _mixture(experts: int, choices: int = 1, factor: float = 1.25, **router: Any
     )
 
 
-@reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=70)
+@reproduction(f"{SWITCH}, section 3.1", unit="held-out cross-entropy, nats a token", kind="trained", minutes=60)
 def switch_steps(folder: Path) -> list[Row]:
     """At the same FLOPs a token 64 experts reach T5-Base's loss in 60,000 of its 450,000 steps, and more experts are better."""
-    mixtures = {n: small_decoder.top1(n) for n in (8, 32, 128)}
+    mixtures = {n: small_decoder.top1(n) for n in (8, 32)}  # of 128 see gshard.experts: they would need more text
     arms = [small_decoder.arm("dense"), *(small_decoder.arm(f"top1-{n}", moe) for n, moe in mixtures.items())]
     runs = small_decoder.train(folder, arms)
-    dense, few, some, many = (runs[arm.name] for arm in arms)
+    dense, few, many = (runs[arm.name] for arm in arms)
     rows = training.curve_rows(runs, LOSS)
-    for (n, moe), of_arm in zip(mixtures.items(), (few, some, many), strict=True):
+    for (n, moe), of_arm in zip(mixtures.items(), (few, many), strict=True):
         label, paper = f"switch-{n}: share of the dense model's steps, less 1", "below 0 (-0.87 with 64 experts)"
         rows.append(small_decoder.share_of_steps(label, of_arm, dense, paper, small_decoder.routers(of_arm, moe)))
     note = "a decoder of two layers of 64 and 8.2 million tokens, where the paper has T5-Base and some 10^11"
     for label, better, other in (
         ("switch-8 less dense, at the end", few, dense),
-        ("switch-32 less switch-8, at the end", some, few),
-        ("switch-128 less switch-32, at the end", many, some),
+        ("switch-32 less switch-8, at the end", many, few),
     ):
-        rows += small_decoder.claims(label, better, other, "below 0", note)
+        difference = training.less(training.values(better, LOSS), training.values(other, LOSS))
+        rows.append(training.claim(label, difference, -1, "below 0", note))
     return rows
 
 
