@@ -33,8 +33,8 @@ def test_an_optional_part_is_added_and_removed():
 
 
 def test_a_part_is_given_as_json():
-    """A part is read as `show --json` prints it, whatever stood there; fields that are missing have their defaults, and an option after it
-    changes it further."""
+    """A part is read as `show --json` prints it, whatever stood there. Fields that are missing have their defaults, and an
+    option after it changes it further."""
     mixture = registry.load("gpt.glam_64b_64e")
     for part in ("model", "optimizer", "layout", "train"):
         text = json.dumps(to_json(getattr(mixture, part)))
