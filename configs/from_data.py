@@ -12,6 +12,7 @@ from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
+from configs.overrides import paths
 from configs.registry import ConfigError
 from data import kinds, untrusted
 from data.kinds import task_of
@@ -37,7 +38,7 @@ def taken(e: Experiment, registered: Experiment, arguments: Sequence[str]) -> Ex
       DataError: a field of the command line contradicts the data; the line names its flag.
       ConfigError: there is no experiment with what the data decide.
     """
-    given = {argument[2:].partition("=")[0].replace("-", "_") for argument in arguments if argument.startswith("--")}
+    given = paths(registered, arguments)
     cache = e.data.cache
     if "data.cache" not in given or cache in ("", registered.data.cache):
         return e

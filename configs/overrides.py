@@ -5,14 +5,15 @@ Values are typed and checked.
 
 import dataclasses
 import difflib
+import json
 import typing
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
 
 from configs.experiment import Experiment
 from configs.moved import MOVED
-from configs.registry import ConfigError, differences, required_fields, union_members
-from models.errors import UserError, nearest
+from configs.registry import ConfigError, differences, from_json, required_fields, union_members
+from models.errors import UserError, nearest, shortened
 
 Settings = TypeVar("Settings")
 
@@ -24,13 +25,14 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
       arguments: `--field.path VALUE` or `--field.path=VALUE`; a tuple takes several values, and those of pairs one after the
         other. Dashes stand for underscores. A union takes the name of one of its classes, or null: `--optimizer Lamb`,
         `--model.moe null`. Fields of the class that are not given have their defaults; those without a default keep their
-        values. A schedule that ends with the run follows `--train.steps`, unless its own steps are given.
+        values. A part may also be a JSON object, as `scripts.show --json` prints it, whose missing fields have their defaults.
+        A schedule that ends with the run follows `--train.steps`, unless its own steps are given.
       options: the command's other options, for hints.
 
     Raises:
       ConfigError: an unknown field (with the nearest one), a value of the wrong type, or one that its config refuses.
     """
-    given = list(_split(arguments))
+    given = list(_given(e, arguments))
     fields, changes = _fields(type(e), e, dict(given)), {}
     for path, texts in given:
         if path not in fields:
@@ -47,12 +49,17 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
     return _changed(type(e), before, changes)
 
 
+def paths(e: Any, arguments: Sequence[str]) -> set[str]:
+    """Returns the paths of the fields that arguments of `override` give."""
+    return {path for path, _ in _given(e, arguments)}
+
+
 _SCHEDULE_STEPS = "optimizer.schedule.steps"
 
 
 def schedule_notes(before: Experiment, after: Experiment, arguments: Sequence[str]) -> list[str]:
     """Returns what became of the schedule, in lines for the user, where arguments of `override` change the number of steps."""
-    given, steps = {path for path, _ in _split(arguments)}, after.train.steps
+    given, steps = paths(before, arguments), after.train.steps
     if "train.steps" not in given:
         return []
     old, new = before.optimizer.schedule, after.optimizer.schedule
@@ -118,6 +125,49 @@ def _split(arguments: Sequence[str]) -> Iterable[tuple[str, list[str]]]:
         yield name.replace("-", "_"), texts
 
 
+class _Read(NamedTuple):
+    """A value out of JSON, whose type has been checked."""
+
+    value: Any
+
+
+_Given = list[str] | _Read  # what stands after an option
+
+
+def _given(e: Any, arguments: Sequence[str]) -> Iterator[tuple[str, _Given]]:
+    """Yields each option's path and what stands after it; of a JSON object the paths and values of all fields."""
+    for path, texts in _split(arguments):
+        kind = _kind_of(e, path) if len(texts) == 1 and texts[0].lstrip().startswith("{") else None
+        if kind is None:
+            yield path, texts
+            continue
+        try:
+            data = json.loads(texts[0])
+        except ValueError as error:
+            raise ConfigError(f"--{path} {shortened(texts[0])!r}: not JSON: {error}") from None
+        yield from _unfolded(from_json(data, kind, f"--{path}"), kind, path)
+
+
+def _kind_of(e: Any, path: str) -> Any:
+    """Returns the type of the part of this path; None if there is none, or if it is a single value."""
+    kind: Any = type(e)
+    for name in path.split("."):
+        kind, e = typing.get_type_hints(type(e)).get(name) if dataclasses.is_dataclass(e) else None, getattr(e, name, None)
+    return kind if dataclasses.is_dataclass(kind) or union_members(kind) else None
+
+
+def _unfolded(value: Any, kind: Any, path: str) -> Iterator[tuple[str, _Given]]:
+    """Yields the options that give a part of this type all of its fields."""
+    if union_members(kind):
+        yield path, [type(value).__name__ if value is not None else "null"]
+    if dataclasses.is_dataclass(value):
+        hints = typing.get_type_hints(type(value))
+        for field in dataclasses.fields(value):
+            yield from _unfolded(getattr(value, field.name), hints[field.name], f"{path}.{field.name}")
+    elif not union_members(kind):
+        yield path, _Read(value)
+
+
 def _values(kind: Any, present: Any) -> dict[str, Any]:
     """Returns a dataclass's values by field: those of `present`, or defaults where that is of another class.
 
@@ -131,7 +181,7 @@ def _values(kind: Any, present: Any) -> dict[str, Any]:
     return kept | {f.name: f.default if f.default_factory is dataclasses.MISSING else f.default_factory() for f in others}
 
 
-def _fields(kind: Any, present: Any, texts: dict[str, list[str]], prefix: str = "") -> dict[str, Any]:
+def _fields(kind: Any, present: Any, texts: Mapping[str, _Given], prefix: str = "") -> dict[str, Any]:
     """Returns the types of a dataclass's fields by dotted path; for a union, its own and those of its class."""
     hints, values, fields = typing.get_type_hints(kind), _values(kind, present), {}
     for field in dataclasses.fields(kind):
@@ -173,8 +223,10 @@ def _changed(kind: Any, present: Any, changes: dict[str, Any], prefix: str = "")
 _NULL = ("null", "None", "none")
 
 
-def _parse(kind: Any, texts: list[str], name: str) -> Any:
+def _parse(kind: Any, texts: _Given, name: str) -> Any:
     """Returns the value of a field's type that the texts denote."""
+    if isinstance(texts, _Read):
+        return texts.value
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is tuple:
         return _tuple(arguments, texts, name)

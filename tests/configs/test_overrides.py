@@ -1,6 +1,7 @@
 """Fields from text: a class of a union is chosen by its name."""
 
 import dataclasses
+import json
 
 import pytest
 
@@ -8,7 +9,8 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import Constant, Cosine, InverseSqrt, Lamb
 from configs.overrides import override, schedule_notes
-from configs.registry import ConfigError
+from configs.registry import ConfigError, to_json
+from models.parts.transformer_config import Dense
 
 
 def test_a_union_takes_the_name_of_a_class():
@@ -28,6 +30,39 @@ def test_an_optional_part_is_added_and_removed():
     assert mixture.model.moe.experts.count == 4  # pyright: ignore[reportAttributeAccessIssue]
     for text in ("None", "null"):
         assert override(mixture, ["--model.moe", text]).model == dataclasses.replace(e.model, moe=None)
+
+
+def test_a_part_is_given_as_json():
+    """A part is read as `show --json` prints it, whatever stood there. Fields that are missing have their defaults, and an
+    option after it changes it further."""
+    mixture = registry.load("gpt.glam_64b_64e")
+    for part in ("model", "optimizer", "layout", "train"):
+        text = json.dumps(to_json(getattr(mixture, part)))
+        changed = override(registry.load("gpt.quickstart"), [f"--{part}", text])
+        assert getattr(changed, part) == getattr(mixture, part)
+    few = ["--model.moe", '{"class": "MoeConfig", "experts": {"count": 4}}', "--model.moe.experts.count=8"]
+    named = ["--model.moe", "MoeConfig", "--model.moe.experts.count", "8"]
+    e = registry.load("gpt.quickstart")
+    assert override(e, few) == override(e, named)
+    assert override(e, ["--optimizer.schedule", '{"class": "Constant", "value": 0.5}']).optimizer.schedule == Constant(value=0.5)
+    dense = override(mixture, ["--model.feed_forward", '{"hidden_dim": 64}']).model.feed_forward  # pyright: ignore
+    assert dense == Dense(hidden_dim=64) != mixture.model.feed_forward  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('{"class": "MoeConfig", "expert": {}}', "--model.moe: unknown field 'expert'; did you mean 'experts'?"),
+        ('{"class": "MoeConfig", "experts": {"count": "8"}}', '--model.moe.experts.count: expected int, got "8"'),
+        ('{"class": "MoeConfi"}', "--model.moe: class 'MoeConfi' unknown; did you mean 'MoeConfig'?"),
+        ("{'class': 'MoeConfig'}", "--model.moe \"{'class': 'MoeConfig'}\": not JSON: Expecting property name"),
+    ],
+)
+def test_bad_json_is_refused(text, line):
+    """JSON is read as strictly as a file, and the line has the path and the nearest name."""
+    with pytest.raises(ConfigError) as caught:
+        override(registry.load("gpt.quickstart"), ["--model.moe", text])
+    assert str(caught.value).startswith(line)
 
 
 @pytest.mark.parametrize(

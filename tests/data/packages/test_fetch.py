@@ -107,7 +107,7 @@ def test_what_has_arrived_is_shown(tmp_path, monkeypatch, line, last):
 
 @pytest.mark.integration
 def test_a_client_that_announces_nothing_is_shown_at_once(tmp_path, monkeypatch):
-    """Of apt and npm no size is waited for: the client here ends when the bar is there, or complains after a minute."""
+    """No size of apt or npm is waited for: the client here ends when the bar is there, or complains after a minute."""
 
     @contextlib.contextmanager
     def bar(what, total, unit):

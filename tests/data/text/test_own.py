@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_read_is_left_out_and_named(tmp_path):
 
 
 def test_the_files_that_a_pattern_matches_are_named(tmp_path):
-    """By their paths below the folder that they have in common; those of other endings are not read."""
+    """Paths begin below the folder that the files have in common; those of other endings are not read."""
     for name in ("a/one.txt", "b/two.txt", "b/two.png", "c.txt"):
         (tmp_path / "texts" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "texts" / name).write_text("\n".join(TEXTS[:20]))
