@@ -146,7 +146,9 @@ numbers, and a page has each deviation. A claim is of a model that was trained h
 the paper's side of zero by Student's t, with 97.5 % for that side (12.7 standard errors of two seeds, 4.3 of three). Errors
 are over seeds; a row whose error is another says so. Models that are trained here are small, so that figures beside the
 paper's are compared by direction alone. Consistency compares arithmetic with arithmetic, and is never "the same".
-Each page says what differs, and why. `python -m scripts.reproduce NAME` makes a page anew.
+Each page says what differs, and why, and at which commit its rows were made; they lie beside it as JSON, with hashes of the
+experiments that they came from. `python -m scripts.reproduce NAME` makes a page anew, `--stale` says which pages what they came
+from has left behind.
 """
 
 

@@ -25,7 +25,7 @@ UNKNOWN = "its configurations were not recorded, so that nobody can say whether 
 
 @dataclasses.dataclass(frozen=True)
 class Record:
-    """What is stored of an entry.
+    """The stored rows of an entry, and what they came from.
 
     Attributes:
       date: the day on which the rows were made, as 2026-11-27.

@@ -13,7 +13,7 @@ LAYERS, DIM = 2, 64
 
 @pytest.mark.parametrize("moe", [small_decoder.top2(8), small_decoder.top2(32), small_decoder.top1(8), small_decoder.top1(128)])
 def test_mixtures_have_the_flops_of_the_dense_model_and_a_router(moe):
-    """Of all arms, whatever the number of experts: otherwise the mixture would be a larger model, not one of more experts."""
+    """All arms cost the same, whatever the number of experts: otherwise a mixture would be a larger model."""
     dense, sparse = (small_decoder.arm("", each).experiment for each in (None, moe))
     router = 6 * small_decoder.TOKENS * LAYERS * DIM * moe.experts.count
     assert model_flops(sparse) - model_flops(dense) == router
