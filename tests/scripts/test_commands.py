@@ -100,7 +100,7 @@ def parsers(path: Path, monkeypatch: pytest.MonkeyPatch) -> list[argparse.Argume
 COMMANDS = [path for path in sorted((ROOT / "scripts").glob("**/*.py")) if ".add_argument(" in path.read_text()]
 COMMANDS.remove(ROOT / "scripts" / "cli.py")
 SWITCHES_ON = """all beam calibrate check checkpoint columns compare experiment file from hlo image key like mlperf
-mlperf-target out
+mlperf-target out paper
 page plot profile system topology vocabulary zone"""
 """Options with a value without which something is not done."""
 
