@@ -298,7 +298,7 @@ def test_what_cannot_converse_is_refused(run, folder):
     """Without a template or rated responses there is one line, which names the command that takes the model; so is there for
     options of the other form, and for what a template refuses."""
     for module, args in ((chat, ()), (generate, ("--chat", "the cat"))):
-        with pytest.raises(DataError, match=r"^.*/base has no chat template, .*: python -m scripts.generate continues texts$"):
+        with pytest.raises(DataError, match=r"^.*/base has no chat template, .*; python -m scripts.generate continues texts$"):
             run("", *args, model="base", module=module)
     with pytest.raises(DataError, match=r"/bert has no chat template, .*; python -m scripts.evaluate scores it$"):
         run("", model="bert")
