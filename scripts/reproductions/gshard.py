@@ -393,7 +393,7 @@ def experts(folder: Path) -> list[Row]:
     """More experts at the same FLOPs a token have a lower loss, and reach a loss with fewer tokens."""
     mixtures = {n: small_decoder.top2(n) for n in (8, 32, 128)}
     arms = [small_decoder.arm("dense"), *(small_decoder.arm(f"top2-{n}", moe) for n, moe in mixtures.items())]
-    runs = small_decoder.train(folder, arms)
+    runs = small_decoder.train(folder, arms[:-1], range(5)) | small_decoder.train(folder, arms[-1:])
     dense, *sparse = (runs[arm.name] for arm in arms)
     rows = training.curve_rows(runs, LOSS)
     rows += [training.measured(f"{arm.name}, training", [*map(small_decoder.learnt, runs[arm.name])]) for arm in arms]

@@ -51,9 +51,9 @@ def arm(name: str, moe: MoeConfig | None = None, *overrides: str, steps: int = S
     return training.Arm(name, training.shortened(e, steps, warmup, *overrides, evaluations=8, warm=False))
 
 
-def train(folder: Path, arms: Sequence[training.Arm]) -> training.Runs:
-    """Trains arms with three seeds in a folder that all comparisons of them share."""
-    return training.train(folder.parent / FOLDER, arms)
+def train(folder: Path, arms: Sequence[training.Arm], seeds: Sequence[int] = training.SEEDS) -> training.Runs:
+    """Trains arms in a folder that all comparisons of them share."""
+    return training.train(folder.parent / FOLDER, arms, seeds)
 
 
 def learnt(run: training.Run) -> float:
@@ -69,14 +69,17 @@ def held_out(run: training.Run) -> float:
 
 
 def claims(label: str, better: Sequence[training.Run], other: Sequence[training.Run], paper: str, differs: str) -> list[Row]:
-    """Returns the rows of a loss that is lower than another, in training and held-out."""
-    metrics = {"training": learnt, "held-out": held_out}
-    differences = {shown: training.less([f(run) for run in better], [f(run) for run in other]) for shown, f in metrics.items()}
-    return [training.claim(f"{label}, {shown}", value, -1, paper, differs) for shown, value in differences.items()]
+    """Returns the rows of a loss that is lower than another, in training and held-out, over the seeds that both have."""
+    rows = []
+    for shown, metric in {"training": learnt, "held-out": held_out}.items():
+        differences = [metric(run) - metric(than) for run, than in zip(better, other, strict=False)]
+        rows.append(training.claim(f"{label}, {shown}", training.mean(differences), -1, paper, differs))
+    return rows
 
 
 def share_of_steps(label: str, runs: Sequence[training.Run], dense: Sequence[training.Run], paper: str, differs: str) -> Row:
     """Returns the row of the share of the dense model's steps after which its last held-out loss is reached, less 1."""
+    dense = dense[: len(runs)]
     reached = [training.step_to(run, LOSS, held_out(other)) for run, other in zip(runs, dense, strict=True)]
     if never := sum(map(math.isinf, reached)):
         differs = f"{never} of {len(reached)} seeds never; they count as all steps; {differs}"
