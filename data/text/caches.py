@@ -55,7 +55,6 @@ CACHES = (TextCache, OwnTextCache)
 ENTRIES = {
     "gpt_small": TextCache(corpus="english_small", tokenizer="bpe_8192", length=256),
     "gpt_english": TextCache(corpus="english_debian", tokenizer="gpt2", length=1024),
-    "english_1k": TextCache(corpus="english_debian", tokenizer="bpe_1024", length=256),
     "english_2k": TextCache(corpus="english_debian", tokenizer="bpe_2048", length=256),
     "smollm_english": TextCache(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
     "bert_small": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128),
