@@ -79,11 +79,11 @@ def claims(label: str, better: Sequence[training.Run], other: Sequence[training.
 
 def share_of_steps(label: str, runs: Sequence[training.Run], dense: Sequence[training.Run], paper: str, differs: str) -> Row:
     """Returns the row of the share of the dense model's steps after which its last held-out loss is reached, less 1."""
-    dense = dense[: len(runs)]
-    reached = [training.step_to(run, LOSS, held_out(other)) for run, other in zip(runs, dense, strict=True)]
-    if never := sum(map(math.isinf, reached)):
-        differs = f"{never} of {len(reached)} seeds never; they count as all steps; {differs}"
-    shares = [min(step / other.curve(LOSS)[-1][0], 1.0) for step, other in zip(reached, dense, strict=True)]
+    pairs = [*zip(runs, dense, strict=False)]  # over the seeds that both have
+    shares = [training.step_to(run, LOSS, held_out(other)) / other.curve(LOSS)[-1][0] for run, other in pairs]
+    if never := sum(map(math.isinf, shares)):
+        differs = f"{never} of {len(shares)} seeds never; they count as all steps; {differs}"
+    shares = [min(share, 1.0) for share in shares]
     return training.claim(label, training.less(shares, 1.0), -1, paper, differs)
 
 
