@@ -23,6 +23,7 @@ from trainers.weights.source import Arrays
 pytestmark = pytest.mark.integration
 
 STAGE = r"[\w, ]+( \.\.\.|: \d+\.\d s)"
+READ = r"read 1 file: talks\.jsonl"
 SHOWN = r"a row of \w+: .*"
 NOTE = r"the schedule follows --train\.steps: .*|from data 'talks': .*"
 LEFT_OUT = r"\w+: [\d,]+ of [\d,]+ \w+s left out; .*"
@@ -52,7 +53,7 @@ def test_libraries_are_not_heard(tmp_path):
     settings = ["--model-from-weights", "--train.finetune.init-from", start, "--data.cache", "talks", "--data.length", 64]
     small = ["--data.batch-size", 4, "--train.steps", 2, "--optimizer.schedule.warmup", 1, "--eval.limit", 4, "--workdir", run]
     prepared = lines(tmp_path, "scripts.prepare_data", "talks", "--from", talks, "--vocabulary", start, "--length", 64)
-    assert prepared and all(re.fullmatch(f"{STAGE}|{LEFT_OUT}|{SHOWN}", line) for line in prepared), prepared
+    assert prepared and all(re.fullmatch(f"{STAGE}|{READ}|{LEFT_OUT}|{SHOWN}", line) for line in prepared), prepared
     trained = lines(tmp_path, "scripts.train", "chat.smollm2_lora", *settings, *small)
     assert all(re.fullmatch(NOTE, line) for line in trained), trained
     for command in (["scripts.evaluate"], ["scripts.generate", "--chat", "--tokens", 4, "the cat"]):

@@ -78,7 +78,7 @@ def test_curves_have_the_steps_that_all_seeds_have(tmp_path):
 
 def test_pictures_show_curves_or_points_with_errors(tmp_path):
     """Rows with a place are curves by series; other rows are points, and claims have a panel of their own."""
-    entry = Entry("toy.entry", "", "trained", ("printed",), 1, "nats", lambda _: iter(()), "A claim.")
+    entry = Entry("toy.entry", "", "trained", ("printed",), 1, "nats", lambda _: iter(()), "A claim.", list)
     claims = [training.claim("b less a", training.Mean(-1.0, 0.1), -1)]
     curves = [training.measured("a, step 1", [1.0, 2.0], series="a", at=1)]
     assert pictures.draw(tmp_path / "curves.svg", entry, [*curves, *claims])

@@ -32,7 +32,7 @@ def rating(tmp_path_factory):
     folder = write_dialog_cache(tmp_path_factory.mktemp("rated") / "toy", 64)
     e = registry.tiny(registry.load("lamda.smollm2_chat"))
     plan = make_plan(dataclasses.replace(e, model=dataclasses.replace(e.model, vocab=320)), jax.devices()[:1])
-    form = form_of(task_of(e.data), folder, folder)
+    form = form_of(task_of(e.data), folder, folder, e.model)
     assert isinstance(form, RatedForm)
     return plan.model, fresh_state(plan).params, form
 
