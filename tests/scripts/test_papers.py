@@ -8,7 +8,7 @@ import pytest
 
 from data.paths import ROOT
 from scripts import reproduce
-from scripts.reproductions import pages, paper_pages
+from scripts.reproductions import pages, paper_pages, record
 from scripts.reproductions.entry import ReproductionError, entries
 from scripts.reproductions.papers import GSHARD, MEGATRON, PAPERS, SWITCH, Item
 
@@ -21,6 +21,8 @@ HEAD = "| reproduction | source | kind | of the paper's figures | the same | wit
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
     """Runs the command with its pages in `tmp_path` and returns what it printed."""
+
+    monkeypatch.setattr(record, "revision", lambda: "0123abcd")
 
     def run(*args: str) -> str:
         monkeypatch.setattr(reproduce.cli, "use_devices", lambda layout: None)

@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+import subprocess
 import sys
 
 import pytest
@@ -16,6 +17,7 @@ from scripts.reproductions.figure import CLASSES, figure
 
 PAGES = ROOT / "docs" / "reproductions"
 COMPUTED = [name for name, entry in entries().items() if not entry.stores]
+COMPILES = {"megatron.traffic": pytest.mark.integration}
 LONG = (
     "decoders.gpt",
     "decoders.released",
@@ -135,7 +137,7 @@ def _on_page(name: str, rows: list[Row]) -> None:
         assert pages.line(row) in page, f"run: python -m scripts.reproduce {name}"
 
 
-@pytest.mark.parametrize("name", COMPUTED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=COMPILES.get(name, ())) for name in COMPUTED])
 def test_a_computed_figure_is_what_its_page_says(name, tmp_path, real_draws):
     """A page cannot drift from the code unnoticed: what is computed in a second is compared whole, with its line of the index,
     what takes longer by its first row."""
@@ -233,6 +235,14 @@ def test_a_stale_page_says_so(command, tmp_path, monkeypatch):
     assert json.loads(command("--list", "--json"))["gspmd.table_1"]["stale"] == f"{name}, gpt.gone changed since"
     command("gspmd.table_1")
     assert page.read_text() == fresh and command("--stale", "gspmd.table_1") == ""
+
+
+@pytest.mark.integration
+def test_the_commit_is_that_of_the_checkout():
+    """Eight digits, and a mark where a file outside docs/ differs from it; nothing where there is no repository."""
+    head = ["git", "-C", str(ROOT), "rev-parse", "--short=8", "HEAD"]
+    inside = subprocess.run(head, capture_output=True, text=True, check=False).stdout.strip()
+    assert record.revision().removesuffix("-dirty") == inside
 
 
 def test_a_digest_is_of_what_a_claim_rests_on():
