@@ -36,7 +36,8 @@ LONG = (
 
 @pytest.fixture
 def command(monkeypatch, tmp_path, capsys):
-    """Runs the command with its pages in `tmp_path` and returns what it printed."""
+    """Runs the command with its pages in `tmp_path` and returns what it printed; no process asks for the commit."""
+    monkeypatch.setattr(record, "revision", lambda: "0123abcd")
 
     def run(*args: str) -> str:
         monkeypatch.setattr(reproduce.cli, "use_devices", lambda layout: None)  # the tests' devices are there already
