@@ -192,12 +192,13 @@ def only_run(workdir: Path, leader: bool, checkpoints: str = "") -> Iterator[Non
 
 def git_revision() -> str:
     """Returns the checkout's commit, with "+" if files differ from it; "" outside a checkout."""
+    return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
 
-    def git(*args: str) -> str:
-        result = subprocess.run(["git", "-C", str(paths.ROOT), *args], capture_output=True, text=True, check=False)
-        return result.stdout.strip() if result.returncode == 0 else ""
 
+def git(*arguments: str) -> str:
+    """Returns what git prints of the checkout; "" where it fails, or is not on this machine."""
     try:
-        return git("rev-parse", "HEAD") + ("+" if git("status", "--porcelain", "--untracked-files=no") else "")
-    except OSError:  # no git on this machine
+        result = subprocess.run(["git", "-C", str(paths.ROOT), *arguments], capture_output=True, text=True, check=False)
+    except OSError:
         return ""
+    return result.stdout.strip() if result.returncode == 0 else ""

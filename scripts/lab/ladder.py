@@ -11,7 +11,6 @@ Ladders are decoder, mixture and encoder_decoder. The large run has ten times th
 
 import dataclasses
 import json
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -154,12 +153,10 @@ def _size(e: Experiment) -> float:
 
 def _commit(file: Path) -> str:
     """Returns the commit that has a prediction as it is; raises UserError."""
+    from trainers.runlog import git
 
-    def git(*command: str) -> str:
-        return subprocess.run(["git", "-C", str(ROOT), *command, str(file)], capture_output=True, text=True).stdout.strip()
-
-    commit = git("log", "-1", "--format=%h", "--abbrev=8", "--")
-    if not commit or git("status", "--porcelain", "--"):
+    commit = git("log", "-1", "--format=%h", "--abbrev=8", "--", str(file))
+    if not commit or git("status", "--porcelain", "--", str(file)):
         raise UserError(f"{file}: a prediction counts if it was written down before: make it without --target, and commit it")
     return commit
 

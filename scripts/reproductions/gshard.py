@@ -329,10 +329,6 @@ def _learnt(run: training.Run) -> float:
     return sum(logged[-max(len(logged) // 5, 1) :]) / max(len(logged) // 5, 1)
 
 
-def _told(run: training.Run) -> float:
-    return run.last(LOSS)
-
-
 def _bleu(run: training.Run) -> float:
     """Returns BLEU of lower-cased words on test sentences of every language, by greedy decoding."""
     e = Translate(per_language=10, beams=1, max_length=40, batch_size=128)
@@ -340,13 +336,13 @@ def _bleu(run: training.Run) -> float:
 
 
 # What runs are compared by: its name, the sign of a difference that is a gain, and the figure of a run.
-METRICS = (("training", -1, _learnt), ("held-out", -1, _told), ("BLEU", 1, _bleu))
+METRICS = (("training", -1, _learnt), ("held-out", -1, small_decoder.held_out), ("BLEU", 1, _bleu))
 
 
 def _gap(runs: training.Runs) -> str:
     """Returns how far held-out sentences are from those that are trained on, and what the difference to the paper is."""
     every = [run for of_arm in runs.values() for run in of_arm]
-    learnt, held_out = (training.mean([metric(run) for run in every]).value for metric in (_learnt, _told))
+    learnt, held_out = (training.mean([metric(run) for run in every]).value for metric in (_learnt, small_decoder.held_out))
     return (
         f"held-out {held_out:.2f}, training {learnt:.2f}: an English sentence is there in many languages, and is learnt by "
         f"heart; {STEPS:,} steps of 32 rows, the paper has a million of 8,192"

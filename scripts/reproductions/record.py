@@ -1,21 +1,19 @@
 """Rows of a reproduction as they were made, in NAME.json beside its page: with the commit, the configurations and the code that
 they came from, so that a page can say when it is stale."""
 
-import contextlib
 import dataclasses
 import datetime
 import hashlib
 import inspect
 import json
 import re
-import subprocess
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from configs import registry
-from data.paths import ROOT, write_whole
+from data.paths import write_whole
 from scripts.reproductions.entry import Entry, Row
 
 PACKAGE = __name__.rpartition(".")[0]
@@ -88,13 +86,9 @@ def _hash(name: str) -> str:
 
 def revision() -> str:
     """Returns the checkout's commit, with "-dirty" after it where a file outside docs/ differs; "" outside a repository."""
+    from trainers.runlog import git
 
-    def git(*command: str) -> str:
-        return subprocess.run(["git", "-C", str(ROOT), *command], capture_output=True, text=True, check=True).stdout.strip()
-
-    with contextlib.suppress(OSError, subprocess.CalledProcessError):
-        return git("rev-parse", "--short=8", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", ".", ":!docs") else "")
-    return ""
+    return git("rev-parse", "--short=8", "HEAD") + ("-dirty" if git("status", "--porcelain", "--", ".", ":!docs") else "")
 
 
 def digest_of(function: Callable[..., Any]) -> str:
