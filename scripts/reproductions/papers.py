@@ -96,7 +96,7 @@ GSHARD = Paper(
         Item(
             "Figure 6",
             "gain in BLEU of each language over a bilingual model, from most data to least, by model",
-            ("gshard.translation", "gshard.depth"),
+            ("gshard.translation", "gshard.translation_depth"),
             "thirds of 102 languages by their data, over a dense model of the same corpus; the paper's needs its private corpus",
             partly=True,
         ),
@@ -136,7 +136,7 @@ GSHARD = Paper(
         Item(
             "Table 3",
             "steps a second, core-years, days and BLEU of six mixtures and a dense model",
-            ("gshard.table_3", "gshard.table_3_steps", "gshard.translation", "gshard.depth"),
+            ("gshard.table_3", "gshard.table_3_steps", "gshard.translation", "gshard.translation_depth"),
             "core-years are arithmetic, steps modelled, BLEU by direction of small models",
             partly=True,
         ),
