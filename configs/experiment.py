@@ -68,6 +68,25 @@ class Finetuning:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Distillation:
+    """A teacher, whose predictions are targets beside the data's own (Hinton et al. 2015, arXiv 1503.02531).
+
+    Attributes:
+      teacher: trained weights, as `Finetuning.init_from` names them: of any model with the outputs of this one, on the same
+        vocabulary. It is computed by the run's layout, in evaluation, and is not trained; "" is none.
+      weight: share of a target's mass that the teacher distributes; the data's own class has the rest. A quarter is Switch
+        Transformer's (arXiv 2101.03961, section 4.2).
+    """
+
+    teacher: str = ""
+    weight: float = 0.25
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"weight={self.weight:g} must be above 0 and at most 1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpointing:
     """Settings of the checkpoints that a run makes: when, where, and which of them stay.
 
@@ -149,6 +168,7 @@ class Train:
     checkpoint: Checkpointing = Checkpointing()
     faults: Faults = Faults()
     finetune: Finetuning = Finetuning()
+    distillation: Distillation = Distillation()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

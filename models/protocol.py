@@ -19,6 +19,7 @@ from models.parts.losses import Loss, Totals
 from models.sharding.component import Component
 
 Batch = dict[str, jax.Array]  # arrays by name, with examples (or packed rows of them) in front
+SOFT_TARGETS = "soft_targets"  # the input of `Distils`
 Activations = Any  # a pytree of arrays [rows, positions, dimensions]: what passes from layer to layer
 
 
@@ -208,6 +209,11 @@ class HasOutputs(abc.ABC):
     @abc.abstractmethod
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the outputs [B, ...] outside training."""
+
+
+class Distils(HasOutputs):
+    """A model whose loss may have soft targets: `batch[SOFT_TARGETS]`, of the shape [B, L, V] of its outputs, is the mass that a
+    teacher gives to each class; the data's own class has the rest, to 1."""
 
 
 class Classifies(HasOutputs):

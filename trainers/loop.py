@@ -12,6 +12,7 @@ import jax
 from data.reading.batches import Batches
 from models.protocol import Batch
 from trainers.checkpoints.manager import Checkpoints
+from trainers.distillation import Teach
 from trainers.evaluation.evaluator import Evaluator
 from trainers.monitoring.corruption import Checker
 from trainers.monitoring.metrics import Values, to_host
@@ -29,6 +30,7 @@ class Loop:
 
     Attributes:
       state: the state after the newest step.
+      teach: adds a teacher's soft targets to a batch.
       fingerprint: the data's, which checkpoints hold.
       compiled: the step, which consumes its state.
       checker: computes a step with checks for silent corruption.
@@ -41,6 +43,7 @@ class Loop:
     state: State
     fingerprint: str
     batches: Batches
+    teach: Teach
     compiled: Callable[[State, Batch], tuple[State, Metrics]]
     checker: Checker
     evaluator: Evaluator | None
@@ -122,7 +125,7 @@ class Loop:
     def take_batch(self) -> Batch:
         """Returns the batch of the next step."""
         self.enter(READING)
-        return self.batches(self.spikes.batch(self.step))
+        return self.teach(self.batches(self.spikes.batch(self.step)))
 
     def advance(self, batch: Batch) -> str:
         """Takes a step; returns a line about what is corrupt, or ""."""

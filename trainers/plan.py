@@ -13,14 +13,15 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
-from data.features import Feature
+from configs.registry import ConfigError
+from data.features import Feature, Features
 from data.reading.batches import batch_shapes
 from models.errors import multiples
 from models.families import ModelConfig, family_of
-from models.protocol import ChecksRows, Model
+from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Distils, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
-from models.sharding.params import ParamInfo, components, describe, to_params
+from models.sharding.params import ParamInfo, Params, components, describe, to_params, with_params
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
@@ -71,10 +72,29 @@ class Plan:
     def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
 
+    def features(self) -> Features:
+        """Returns the arrays of a batch: the data's, and a teacher's soft targets.
+
+        Raises:
+          ConfigError: there is a teacher, and the model's loss reads no soft targets.
+        """
+        e, features = self.experiment, self.experiment.data.features()
+        if not e.train.distillation.teacher:
+            return features
+        if not isinstance(self.model, Distils):
+            raise ConfigError(f"{teacher_of(e)}: the loss of family {e.model.family!r} reads no soft targets")
+        _, *outputs = outputs_of(self.model, e)
+        return features | {SOFT_TARGETS: Feature(tuple(outputs), ("length", "act_vocab"), "float32")}
+
+    def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
+        """Returns the abstract global batch that a step takes."""
+        rows = self.experiment.data.batch_size
+        return {k: jax.ShapeDtypeStruct((rows, *f.shape), f.dtype) for k, f in self.features().items()}
+
     def batch_shardings(self) -> dict[str, NamedSharding | None]:
         """Returns the sharding of each input array, by name: cut by the rules of the component that reads it."""
-        e = self.experiment
-        return {k: input_sharding(self.model, k, f, e.data.batch_size) for k, f in e.data.features().items()}
+        rows = self.experiment.data.batch_size
+        return {k: input_sharding(self.model, k, f, rows) for k, f in self.features().items()}
 
     def units(self) -> tuple[str, ...]:
         """Returns the model's units of work, in its order: throughput is reported in the first one."""
@@ -113,6 +133,21 @@ class Plan:
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: adapters merged, layers in its order."""
         return reordered(self.with_adapters(params), _schedules(self), to_layer_order)
+
+
+def outputs_of(model: Model, e: Experiment) -> tuple[int, ...]:
+    """Returns the shape of the outputs of a model (HasOutputs) for a batch of an experiment's data."""
+
+    def outputs(params: Params, batch: Batch) -> jax.Array:
+        real: Any = with_params(model, params)
+        return real(batch)
+
+    return jax.eval_shape(outputs, to_params(model), batch_shapes(e.data)).shape
+
+
+def teacher_of(e: Experiment) -> str:
+    """Returns the setting of an experiment's teacher, as error lines show it."""
+    return f"train.distillation.teacher={e.train.distillation.teacher!r}"
 
 
 def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> NamedSharding | None:

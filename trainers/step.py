@@ -49,7 +49,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
         return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
 
-    features = plan.experiment.data.features()
+    features = plan.features()
 
     def accumulate(total, inputs):
         part = {k: plan.model.scope.at(features[k].component).shard(v, "batch", *features[k].axes) for k, v in inputs[0].items()}
@@ -101,7 +101,7 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     return jax.jit(step, donate_argnums=0, out_shardings=(plan.shardings, everywhere) if plan.mesh else None)
 
 
-def compile_step(plan: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Options | None = None) -> jax.stages.Compiled:
+def compile_step(plan: Plan, options: Options | None = None) -> jax.stages.Compiled:
     """Compiles the step for abstract inputs: the program that a run executes, and that the tools inspect.
 
     Args:
@@ -113,7 +113,7 @@ def compile_step(plan: Plan, batch: dict[str, jax.ShapeDtypeStruct], options: Op
 
     state = jax.tree.map(placed, plan.state, plan.shardings) if plan.mesh else plan.state
     shardings = plan.batch_shardings()
-    batch = {k: placed(v, shardings[k]) for k, v in batch.items()}
+    batch = {k: placed(v, shardings[k]) for k, v in plan.batch_shapes().items()}
     if options is None:
         options = options_for(plan.experiment, list(plan.mesh.devices.flat)) if plan.mesh else {}
 

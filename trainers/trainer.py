@@ -15,13 +15,13 @@ import jax
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.kinds import task_of
-from data.reading.batches import Batches, batch_shapes
+from data.reading.batches import Batches
 from data.reading.caches import cache_folder
 from data.reading.examples import open_source
 from data.stages import quiet_libraries
 from models.errors import nearest
 from models.families import family_of
-from trainers import runlog, step
+from trainers import distillation, runlog, step
 from trainers.checkpoints.manager import Checkpoints
 from trainers.evaluation.evaluator import Evaluator, open_evaluator
 from trainers.loop import Loop
@@ -95,9 +95,11 @@ def _train(
             say(f"all {train.steps} steps are done")
             return record.end(DONE, start)
 
+        teach = distillation.teacher(plan, cache)
+
         # --- 4. one compiled step
         began = time.perf_counter()
-        compiled = step.compile_step(plan, batch_shapes(experiment.data))
+        compiled = step.compile_step(plan)
         checker = Checker(plan, compiled)
         host_memory.keep()
         say(f"compiled the step in {time.perf_counter() - began:.1f} s")
@@ -116,6 +118,7 @@ def _train(
             state=state,
             fingerprint=source.fingerprint,
             batches=batches,
+            teach=teach,
             compiled=compiled,
             checker=checker,
             evaluator=evaluator,

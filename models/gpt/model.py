@@ -22,7 +22,7 @@ from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_c
 from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.preferences import preference_loss
 from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Role
-from models.protocol import Batch, ChecksRows, Context, ContinuesText, HasOutputs
+from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Context, ContinuesText, Distils
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules, zeros
 
@@ -37,7 +37,7 @@ class Softmax(nnx.Module):
         self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.output.bias else None
 
 
-class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
+class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
     """A decoder without a source."""
 
     def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
@@ -116,8 +116,10 @@ class Gpt(Decoder, ContinuesText, ChecksRows, HasOutputs):
             logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
             segments_BL, c = arrange(batch["segments"], self.scope), self.c
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.output.label_smoothing)
+        soft_BLV = arrange(batch[SOFT_TARGETS], self.scope) if SOFT_TARGETS in batch else None
+        smoothing, total = self.c.output.label_smoothing, totals["tokens"]
         return token_loss_in_chunks(
-            self.output_logits, x_BLM, targets_BL, used_BL, totals["tokens"], self.c.output.label_smoothing, self.scope
+            self.output_logits, x_BLM, targets_BL, used_BL, total, smoothing, self.scope, soft_BLV=soft_BLV
         )
 
     def totals(self, batch: Batch) -> Totals:

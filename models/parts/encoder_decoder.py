@@ -24,7 +24,7 @@ from models.parts.losses import Loss, Totals, token_loss_in_chunks
 from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.transformer import AttentionInputs, Block, Key, Role, Source
 from models.parts.transformer_config import EncoderDecoderConfig
-from models.protocol import Batch, ChecksRows, Context, HasOutputs, HasPrologue, SequenceToSequence
+from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Context, Distils, HasPrologue, SequenceToSequence
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules
 
@@ -66,7 +66,7 @@ class Encoder(nnx.Module, abc.ABC):
         return x_BSM, routing_loss(self.c.moe, statistics, tokens, "encoder", x_BSM.dtype)
 
 
-class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOutputs):
+class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, Distils):
     """A decoder that attends to a source. By default it has one embedding table, whose transpose makes the output logits, and may
     have a learned table of positions."""
 
@@ -147,9 +147,17 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, HasOut
 
     def head_loss(self, x: DecoderInput, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns the cross-entropy of the last layer's output; see Staged."""
-        used_BL, total, c = batch["targets_segments"] > 0, totals["target"], self.c
+        used_BL, total, c = batch["targets_segments"] > 0, totals["target"], self.c.loss
         return token_loss_in_chunks(
-            self.output_logits, x[0], batch["targets"], used_BL, total, c.loss.label_smoothing, self.scope, c.loss.z_weight
+            self.output_logits,
+            x[0],
+            batch["targets"],
+            used_BL,
+            total,
+            c.label_smoothing,
+            self.scope,
+            c.z_weight,
+            batch.get(SOFT_TARGETS),
         )
 
     def check_rows(self, lengths: Mapping[str, int], microbatches: int, rows: int | None) -> None:

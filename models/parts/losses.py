@@ -77,6 +77,7 @@ def token_loss(
     total: jax.Array,
     smoothing: float = 0.0,
     z_weight: float = 0.0,
+    soft_BLV: jax.Array | None = None,
 ) -> Loss:
     """Returns the cross-entropy of tokens, as a mean over the whole batch's, and how often the target is the likeliest token.
 
@@ -87,8 +88,14 @@ def token_loss(
       total: how many positions of the whole batch count, or the sum of their weights.
       smoothing: mass moved from the target to all other classes, in the loss alone.
       z_weight: of an auxiliary loss, log(sum of exp logits)^2, which keeps logits small (T5X: 1e-4).
+      soft_BLV: mass that each class has of the target's in the loss alone, such as a teacher gives it; the target has the rest.
     """
     smooth_BL, plain_BL, norm_BL = _with_log_sum(logits_BLV, targets_BL, smoothing)
+    if soft_BLV is not None:
+        soft_BLV = soft_BLV.astype(norm_BL.dtype)
+        mass_BL = jnp.sum(soft_BLV, axis=-1)
+        soft_BL = mass_BL * norm_BL - jnp.sum(soft_BLV * logits_BLV.astype(norm_BL.dtype), axis=-1)
+        smooth_BL = (1 - mass_BL) * smooth_BL + soft_BL
     weight_BL = used_BL.astype(plain_BL.dtype)
     hit_BL = is_top_1(logits_BLV, targets_BL) * weight_BL
     n = jnp.sum(used_BL)
@@ -110,6 +117,7 @@ def token_loss_in_chunks(
     smoothing: float,
     scope: Component,
     z_weight: float = 0.0,
+    soft_BLV: jax.Array | None = None,
 ) -> Loss:
     """Returns `token_loss` of the logits of x, which exist for a part of the positions at a time.
 
@@ -122,13 +130,13 @@ def token_loss_in_chunks(
     """
     n = scope.execution.loss_chunks
     if n == 1:
-        return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
+        return token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight, soft_BLV)
 
-    def add_chunk(_: None, chunk: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[None, Loss]:
-        x_BLM, targets_BL, used_BL = chunk
-        return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight)
+    def add_chunk(_: None, chunk: tuple[jax.Array, ...]) -> tuple[None, Loss]:
+        x_BLM, targets_BL, used_BL, *soft = chunk
+        return None, token_loss(logits(x_BLM), targets_BL, used_BL, total, smoothing, z_weight, *soft)
 
-    chunks = _chunks(n, x_BLM, targets_BL, used_BL)
+    chunks = _chunks(n, x_BLM, targets_BL, used_BL, *(() if soft_BLV is None else (soft_BLV,)))
     _, losses = jax.lax.scan(jax.checkpoint(add_chunk, prevent_cse=False), None, chunks)
     return jax.tree.map(lambda x: jnp.sum(x, axis=0), losses)
 

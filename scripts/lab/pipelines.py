@@ -44,7 +44,6 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     import jax
 
     from configs import registry
-    from data.reading.batches import batch_shapes
     from models.families import family_of
     from models.sharding.pipelines.schedule import Schedule
     from trainers import step
@@ -67,7 +66,7 @@ def measure(name: str, stages: int, microbatches: int) -> dict:
     data = dataclasses.replace(e.data, batch_size=microbatches, length=128)
     layout = family_of(e.model).layouts[name](stages, 1, 1, microbatches=microbatches)
     e = dataclasses.replace(e, model=model, data=data, layout=layout, execution=execution)
-    compiled = step.compile_step(make_plan(e, jax.devices()[:stages]), batch_shapes(e.data))
+    compiled = step.compile_step(make_plan(e, jax.devices()[:stages]))
     chunks = layout.pipelines[0][1].chunks
     s = Schedule(stages, chunks, microbatches)
     return {

@@ -173,13 +173,12 @@ def traffic() -> Iterator[Row]:
 
 def _collectives(e: Experiment) -> list[Collective]:
     """Returns the collectives of a compiled step; needs as many devices as the layout has."""
-    from data.reading.batches import batch_shapes
     from trainers import step
     from trainers.hlo import tables
     from trainers.plan import make_plan
 
     plan = make_plan(e)
-    return tables.compiled_collectives(plan, step.compile_step(plan, batch_shapes(e.data)))
+    return tables.compiled_collectives(plan, step.compile_step(plan))
 
 
 def _activation(e: Experiment) -> float:

@@ -204,6 +204,25 @@ def switch_stability(folder: Path) -> list[Row]:
     return [*rows, Row("deviation over seeds, init 1.0 over 0.1", 68.0, ratio, f"{len(training.SEEDS)} seeds", compared=False)]
 
 
+@reproduction(f"{SWITCH}, abstract and section 4.2", unit="held-out cross-entropy, nats a token", kind="trained", minutes=20)
+def switch_distillation(folder: Path) -> list[Row]:
+    """A dense model that a mixture teaches keeps 30 % of the mixture's gain; the teacher has a quarter of each target's mass."""
+    arms = [small_decoder.arm("dense", steps=2000), small_decoder.arm("top1-8", small_decoder.top1(8), steps=2000)]
+    runs = training.train(folder, arms) | {"taught": []}
+    for seed, run in zip(training.SEEDS, runs["top1-8"], strict=True):  # each by the mixture of its own seed
+        taught = training.arm("taught", arms[0].experiment, f"--train.distillation.teacher={run.workdir}")
+        runs["taught"] += training.train(folder, [taught], (seed,))["taught"]
+    loss = {name: training.values(of_arm, LOSS) for name, of_arm in runs.items()}
+    gain, kept = (training.less(loss["dense"], loss[name]) for name in ("top1-8", "taught"))
+    note = f"{kept.value / gain.value:.0%} of the mixture's {gain} nats; all weights start fresh, in the paper from the teacher's"
+    lost = training.less(loss["taught"], loss["top1-8"])
+    return [
+        *training.curve_rows(runs, LOSS),
+        training.claim("taught less dense", training.less(loss["taught"], loss["dense"]), -1, "below 0 (30 % of the gain)", note),
+        training.claim("taught less its teacher", lost, 1, "above 0 (70 % of the gain)"),
+    ]
+
+
 def _deviation(values: list[float]) -> float:
     error = training.mean(values).error
     return (error or 0.0) * math.sqrt(len(values))

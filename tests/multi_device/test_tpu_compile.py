@@ -36,7 +36,7 @@ model = changed(e.model, {"model_dim": 128, "feed_forward.hidden_dim": 256, "moe
 data = dataclasses.replace(e.data, batch_size=64)
 e = dataclasses.replace(e, model=model, data=data, layout=layouts.expert_parallel(1, 8), execution=Execution(dtype="bfloat16"))
 p = make_plan(e, devices)
-found = tables.compiled_collectives(p, step.compile_step(p, batch_shapes(e.data)))
+found = tables.compiled_collectives(p, step.compile_step(p))
 exchanges = [(c.axes, c.times) for c in found if c.kind == "all-to-all"]
 print(json.dumps({"exchanges": exchanges, "expert_gathers": tables.expert_gathers(e, found)}))
 """
@@ -47,7 +47,7 @@ model = changed(e.model, sizes | {"positions.rows": 512})
 data = dataclasses.replace(e.data, batch_size=16, length=512)
 e = dataclasses.replace(e, model=model, data=data, layout=sequence_parallel(2, 4), execution=Execution(dtype="bfloat16"))
 p = make_plan(e, devices)
-print(step.compile_step(p, batch_shapes(e.data)).as_text().count("calls=%all-reduce-scatter"))
+print(step.compile_step(p).as_text().count("calls=%all-reduce-scatter"))
 """
 KERNEL = """
 import collections, re
@@ -58,7 +58,7 @@ model = changed(e.model, sizes | {"positions.rows": 1024, "dropout": 0.0})
 data = dataclasses.replace(e.data, batch_size=4, length=1024)
 execution = Execution(dtype="bfloat16", remat="full")
 p = make_plan(dataclasses.replace(e, model=model, data=data, layout=tensor_parallel(2, 4), execution=execution), devices)
-compiled = step.compile_step(p, batch_shapes(data))
+compiled = step.compile_step(p)
 kernels = collections.Counter(re.findall(r"%splash_mha_(fwd|dq|dkv)_[\\w.]+ = ", compiled.as_text()))
 gathers = sum(c.kind == "all-gather" and c.times > 1 for c in tables.compiled_collectives(p, compiled))
 print(json.dumps({"kernels": kernels, "gathers_in_loops": gathers}))
@@ -73,11 +73,11 @@ model = changed(e.model, sizes | {"positions.rows": 256})
 data = dataclasses.replace(e.data, batch_size=16, length=256)
 execution = dataclasses.replace(e.execution, dtype="bfloat16")
 e = dataclasses.replace(e, model=model, data=data, execution=execution, layout=fsdp_within_data(2, 4))
-p, batch = make_plan(e, devices), batch_shapes(data)
+p = make_plan(e, devices)
 options = dict(options_for(e, devices))
 
 def gathers(*options):
-    text = step.compile_step(p, batch, *options).as_text()
+    text = step.compile_step(p, *options).as_text()
     return text.count(" all-gather-start("), text.count(" all-gather(")
 with contextlib.redirect_stderr(io.StringIO()) as lines:
     planned = gathers(options | {"xla_tpu_no_such_option": True})
@@ -92,7 +92,7 @@ e = registry.tiny(registry.load("gpt.gpt2_124m"))
 p = make_plan(dataclasses.replace(e, layout=sequence_parallel(2, 4)), devices)
 with tempfile.TemporaryDirectory() as folder:
     options = {"xla_dump_to": folder, "xla_dump_hlo_pass_re": "shardy-xla|.*propagation|.*partitioning"}
-    step.compile_step(p, batch_shapes(e.data), options)
+    step.compile_step(p, options)
     files = " ".join(sorted(os.listdir(folder)))
 print(json.dumps(re.findall(r"after_(shardy-xla|sharding-propagation|[a-z-]*spmd-partitioning)\\b", files)))
 """

@@ -8,7 +8,7 @@ import numpy as np
 
 from configs.experiment import Experiment
 from configs.optimizers import Constant, Sgd
-from data.reading.batches import Batches, batch_shapes
+from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
@@ -67,7 +67,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     """
     plan = make_plan(e, devices)
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
-    compiled = step.compile_step(plan, batch_shapes(e.data))
+    compiled = step.compile_step(plan)
     current = fresh_state(plan) if initial is None else in_step_order(plan, jax.device_put(initial, plan.shardings))
 
     def parameters() -> dict[str, Any]:

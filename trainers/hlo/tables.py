@@ -11,7 +11,6 @@ import numpy as np
 
 from configs import registry
 from configs.experiment import Experiment
-from data.reading.batches import batch_shapes
 from models.families import family_of
 from models.sharding.params import ParamInfo
 from trainers import step
@@ -104,7 +103,7 @@ def compiled_collectives(plan: Plan, compiled: jax.stages.Compiled) -> list[Coll
 def communication(e: Experiment) -> dict[str, Any]:
     """Returns the communication of the compiled training step: `rows` (collectives.summary) and `expert_gathers`."""
     plan = make_plan(e)
-    collectives = compiled_collectives(plan, step.compile_step(plan, batch_shapes(e.data)))
+    collectives = compiled_collectives(plan, step.compile_step(plan))
     return {"rows": summary(collectives), "expert_gathers": expert_gathers(e, collectives)}
 
 

@@ -17,7 +17,6 @@ import optax
 
 from configs import registry
 from configs.experiment import Experiment
-from data.reading.batches import batch_shapes
 from data.text.config import TextData
 from data.translation.config import TranslationData
 from models.parts.attention.config import Learned
@@ -176,7 +175,7 @@ def compile_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]
 
     def time_compiling(plan: Plan) -> float:
         began = time.perf_counter()
-        step.compile_step(plan, batch_shapes(plan.experiment.data))
+        step.compile_step(plan)
         return time.perf_counter() - began
 
     time_compiling(plans[0])  # pays the costs that only a process's first compilation has

@@ -19,9 +19,9 @@ import numpy as np
 import psutil
 
 from configs.experiment import Experiment
-from data.reading.batches import Batches, batch_shapes
+from data.reading.batches import Batches
 from data.reading.examples import open_source
-from trainers import runlog, step
+from trainers import distillation, runlog, step
 from trainers.hlo import model_flops, parsing, products
 from trainers.hlo.formatting import short
 from trainers.hlo.parsing import HloError
@@ -62,14 +62,14 @@ def opened(e: Experiment) -> Iterator[Subject]:
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
     with contextlib.closing(batches):
         began = time.perf_counter()
-        compiled = step.compile_step(plan, batch_shapes(e.data))
+        compiled = step.compile_step(plan)
         compile_s = time.perf_counter() - began
         host_memory.keep()
-        current = fresh_state(plan)
+        current, teach = fresh_state(plan), distillation.teacher(plan, None)
 
         def run(batch: step.Batch) -> step.Metrics:
             nonlocal current
-            current, metrics = compiled(current, batch)
+            current, metrics = compiled(current, teach(batch))
             return metrics
 
         subject = Subject(plan, compiled, compile_s, Meter(run, batches))

@@ -12,7 +12,6 @@ import jax
 from jax.experimental import topologies
 
 from configs.experiment import Experiment
-from data.reading.batches import batch_shapes
 from trainers import step
 from trainers.hlo import tables
 from trainers.plan import Plan, make_plan
@@ -74,7 +73,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     plan = make_plan(e, devices(pod))
     began = time.time()
     try:
-        compiled = step.compile_step(plan, batch_shapes(e.data), options)
+        compiled = step.compile_step(plan, options)
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := parse_out_of_memory(str(error))):
             raise

@@ -1,12 +1,16 @@
 """The loss over a vocabulary and the accuracy of predictions."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
-from models.parts.losses import cross_entropy, is_top_1, token_loss
+from models.execution import Execution
+from models.parts.losses import cross_entropy, is_top_1, token_loss, token_loss_in_chunks
+from tests.helpers.models import ALONE
 
 
 def by_definition(logits, labels, smoothing):
@@ -63,3 +67,31 @@ def test_token_losses_of_parts_add_up():
     assert_allclose(first.value, np.log(2), rtol=1e-6)  # 3 log 2 over the batch's 3 tokens, not over its own 2
     assert_allclose((first + second).value, whole.value, rtol=1e-6)
     assert_allclose((first + second).metrics["accuracy"].value, 1 / 3, rtol=1e-6)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_soft_targets_have_their_share_of_the_mass(float64, smoothing):
+    """The loss is the cross-entropy with the teacher's mass and, for the rest, with the label; so is its gradient, in chunks too.
+    Logged is what the label says."""
+    k1, k2, k3, k4 = jax.random.split(jax.random.key(0), 4)
+    x, w = jax.random.normal(k1, (2, 6, 5)), jax.random.normal(k2, (5, 11))
+    labels = jax.random.randint(k3, (2, 6), 0, 11)
+    soft = 0.25 * jax.nn.softmax(2 * jax.random.normal(k4, (2, 6, 11)))
+    used = jnp.arange(12).reshape(2, 6) % 5 > 0
+
+    def defined(w):
+        logits = x @ w
+        smooth, plain = by_definition(logits, labels, smoothing)
+        loss = 0.75 * smooth - jnp.sum(soft * jax.nn.log_softmax(logits), axis=-1)
+        return jnp.mean(loss, where=used), jnp.mean(plain, where=used)
+
+    def ours(w, chunks):
+        scope = dataclasses.replace(ALONE, execution=Execution(loss_chunks=chunks))
+        made = token_loss_in_chunks(lambda x: x @ w, x, labels, used, jnp.sum(used), smoothing, scope, soft_BLV=soft)
+        return made.value, made.metrics["cross_entropy"].value
+
+    (want, plain), want_grad = jax.value_and_grad(defined, has_aux=True)(w)
+    for chunks in (1, 3):
+        (loss, logged), grad = jax.value_and_grad(ours, has_aux=True)(w, chunks)
+        assert_allclose((loss, logged), (want, plain), rtol=1e-12)
+        assert_allclose(grad, want_grad, rtol=0, atol=1e-12)

@@ -12,7 +12,6 @@ from flax import nnx
 
 from configs import registry
 from configs.experiment import Experiment
-from data.reading.batches import batch_shapes
 from models.gpt.model import Gpt
 from tests.helpers.models import varied
 from tests.helpers.programs import program
@@ -62,7 +61,7 @@ MEASURED = peaks.measured
 
 
 def compiled(e: Experiment) -> jax.stages.Compiled:
-    return step.compile_step(make_plan(e, jax.devices()[: e.layout.devices]), batch_shapes(e.data))
+    return step.compile_step(make_plan(e, jax.devices()[: e.layout.devices]))
 
 
 @pytest.mark.integration
@@ -197,7 +196,7 @@ def test_rates_by_hand(monkeypatch):
     timed = Meter(lambda batch: batch, lambda number: number)
     timed.windows, timed.stalls, timed.outputs = [[1.0, 3.0]], [0.0, 1.0], [{"tokens": 250.0}, {"tokens": 262.0}]
     monkeypatch.setattr(peaks, "peak", lambda devices, dtype: (4.0 * model_flops(GPT), "a toy"))
-    figures = throughput.report(Subject(p, step.compile_step(p, batch_shapes(GPT.data)), 0.5, timed))
+    figures = throughput.report(Subject(p, step.compile_step(p), 0.5, timed))
     assert figures["step_s_mean"] == 2 and figures["input_stall_share"] == 1 / 4
     assert figures["tokens_per_s"] == figures["tokens_per_s_per_chip"] == 128 and figures["examples_per_s"] == 8
     assert figures["mfu"] == figures["hfu"] == 1 / 8  # nothing is computed again, see above
