@@ -217,8 +217,8 @@ SWITCH = Paper(
         Item(
             "Table 6",
             "ways to distil a mixture into T5-Base",
-            ("t5.switch_compression",),
-            f"the sizes; the losses need {_PRETRAINED}",
+            ("t5.switch_compression", "t5.switch_distillation"),
+            f"the sizes, and a mix of hard and soft targets in a small decoder; the losses need {_PRETRAINED}",
             partly=True,
         ),
         Item(
@@ -243,10 +243,12 @@ SWITCH = Paper(
             partly=True,
         ),
         _open("Table 10", "experts in attention", "attention has no experts here; small models could be trained with them"),
-        _open(
+        Item(
             "Table 11",
             "four ways to explore: argmax, sampling, dropout, jitter",
-            "argmax and jitter could be trained at small size",
+            ("t5.switch_exploration",),
+            "argmax and jitter, of small models",
+            partly=True,
         ),
     ),
 )
