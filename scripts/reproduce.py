@@ -151,7 +151,7 @@ def write(folder: Path, entry: Entry, rows: Sequence[Row], made: record.Record) 
             record.write(folder, entry.name, made)
     write_whole(index, pages.index(index.read_text() if index.exists() else "", entries(), entry, rows))
     for paper in paper_pages.naming(entry.name):
-        if (folder / paper_pages.FOLDER / f"{paper.name}.md").exists():
+        if (folder / pages.OF_PAPERS / f"{paper.name}.md").exists():
             paper_pages.write(folder, paper)
     return page
 

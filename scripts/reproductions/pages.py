@@ -12,6 +12,7 @@ HOW = {
     "trained": "Trained here at small size; errors are standard errors over seeds where a row says nothing else.",
     "consistency": "Arithmetic against arithmetic: nothing of the paper's is reproduced by it.",
 }
+OF_PAPERS = "papers"  # the folder of the pages of whole papers, beside the index
 HEAD_LINE = 2  # of a page: `head`
 NEAR = f"within {100 * CLOSE:g} %"
 
@@ -164,7 +165,7 @@ def index(old: str, known: Mapping[str, Entry], entry: Entry, rows: Sequence[Row
             head = ["reproduction", "source", *columns, "claim"]
             parts += [f"## {title}\n"] + ([_totals(of_table, head) + "\n"] if table == "figures" else [])
             parts.append("\n".join([f"| {' | '.join(head)} |", "| --- " * len(head) + "|", *of_table]) + "\n")
-    return with_papers("\n".join(parts), [line for line in old.splitlines() if "](papers/" in line])
+    return with_papers("\n".join(parts), [line for line in old.splitlines() if f"]({OF_PAPERS}/" in line])
 
 
 BY_PAPER = """

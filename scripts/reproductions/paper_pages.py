@@ -8,7 +8,6 @@ from scripts.reproductions import pages
 from scripts.reproductions.entry import KINDS, entries
 from scripts.reproductions.papers import PAPERS, Item, Paper
 
-FOLDER = "papers"
 REFUSED = "consistency"  # arithmetic against arithmetic: no verdict on a figure
 
 
@@ -88,17 +87,21 @@ def summary(paper: Paper, index: str) -> str:
     """Returns the paper's line of the index."""
     n = counts(paper, index)
     columns = ("items", "diagram", "verdict", "partly", "impossible", "open")
-    cells = [f"[{paper.name}]({FOLDER}/{paper.name}.md)", f"{paper.title} (arXiv {paper.arxiv})", *(str(n[c]) for c in columns)]
+    cells = [
+        f"[{paper.name}]({pages.OF_PAPERS}/{paper.name}.md)",
+        f"{paper.title} (arXiv {paper.arxiv})",
+        *(str(n[c]) for c in columns),
+    ]
     return f"| {' | '.join(cells)} |"
 
 
 def write(folder: Path, paper: Paper) -> Path:
     """Writes the page of a paper from the index in `folder`, and its line of the index; returns the page's path."""
-    target, readme = folder / FOLDER / f"{paper.name}.md", folder / "README.md"
+    target, readme = folder / pages.OF_PAPERS / f"{paper.name}.md", folder / "README.md"
     index = readme.read_text() if readme.exists() else ""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, page(paper, index))
-    others = [line for line in index.splitlines() if f"]({FOLDER}/" in line and not line.startswith(f"| [{paper.name}]")]
+    others = [line for line in index.splitlines() if f"]({pages.OF_PAPERS}/" in line and not line.startswith(f"| [{paper.name}]")]
     write_whole(readme, pages.with_papers(index, [*others, summary(paper, index)]))
     return target
 
