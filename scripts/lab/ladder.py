@@ -78,16 +78,17 @@ def _sizes(width: int) -> dict[str, Any]:
 _DENSE = (
     *(Rung(width, steps) for width in (16, 24, 32, 48) for steps in (500, 1000, 2000)),
     *(Rung(64, steps) for steps in (500, 1000)),
+    *(Rung(width, 4000) for width in (24, 32)),
 )
 LADDERS = {
-    "decoder": Ladder("Decoders of two layers.", _decoder, _DENSE, Rung(160, 4000)),
+    "decoder": Ladder("Decoders of two layers.", _decoder, _DENSE, Rung(176, 4000)),
     "mixture": Ladder(
         "Decoders of two layers in which every layer is a mixture, two experts a token.",
         _decoder,
         tuple(Rung(width, steps, experts) for width in (16, 32, 48) for steps in (500, 1000) for experts in (4, 8, 16)),
         Rung(96, 4000, 16),
     ),
-    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(160, 4000)),
+    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(176, 4000)),
 }
 
 
