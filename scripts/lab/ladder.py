@@ -11,6 +11,7 @@ Ladders are decoder, mixture and encoder_decoder. The large run has ten times th
 
 import dataclasses
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,7 @@ LADDERS = {
         tuple(Rung(width, steps, experts) for width in (16, 32, 48) for steps in (500, 1000) for experts in (4, 8, 16)),
         Rung(96, 4000, 16),
     ),
-    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(176, 4000)),
+    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(144, 4000)),
 }
 
 
@@ -172,7 +173,7 @@ HEAD = """# Losses that small runs predict
 with some ten times the FLOPs of the largest; `--target` then trains that run, and refuses a prediction that has not been
 committed. The law is of [trainers/measure/loss_law.py](../trainers/measure/loss_law.py):
 
-    L(N, D, E) = L0 + A / (N E^g)^a + B / D^b
+    L(N, D, E) = L0 + ((A / (N E^g))^(a / b) + B / D)^b
 
 N is the multiplications of a token in the forward pass (its model FLOPs over six), D the training tokens, E the experts. Text,
 optimizer, rate and start are those of `gpt.small_decoder`; no text is seen twice. Losses are held-out, in nats a token, means
@@ -190,14 +191,14 @@ def section(name: str, made: Mapping[str, Any]) -> str:
     from trainers.measure.loss_law import Law
 
     law, target = Law(**made["law"]), made["target"]
-    experts = f" E^{law.experts:.3f}" if law.experts else ""
-    terms = f"exp({law.log_a:.3f}) / (N{experts})^{law.size:.3f} + exp({law.log_b:.3f}) / D^{law.tokens:.3f}"
+    size = f"(N E^{law.experts:.3f})" if law.experts else "N"
+    a, b, power = math.exp(law.log_a), math.exp(law.log_b), law.size / law.tokens
     lines = [
         f"## {name}",
         "",
         f"{LADDERS[name].title} The law, to {made['error']:.2%} (root mean square over the runs), at commit {made['commit']}:",
         "",
-        f"    L = {law.floor:.3f} + {terms}",
+        f"    L = {law.floor:.3f} + (({a:.3g} / {size})^{power:.3f} + {b:.3g} / D)^{law.tokens:.3f}",
         "",
         *markdown(
             ["width", "experts", "N", "tokens", "loss", "of seeds", "law"],

@@ -1,11 +1,12 @@
 """A law of the loss of a model in its size, its training tokens and its experts, fitted to runs.
 
-    L(N, D, E) = L0 + A / (N E^g)^a + B / D^b
+    L(N, D, E) = L0 + ((A / (N E^g))^(a / b) + B / D)^b
 
 N is the number of multiplications that a token needs in the forward pass, D the number of training tokens, E that of experts, 1
-of a dense model. For E = 1 it is equation 2 of Hoffmann et al. (arXiv 2203.15556), and the fit is theirs (section 3.3, appendix
-D.2): the least Huber loss of logarithms, from a grid of starts. That experts multiply the size to a power g is the simplest form
-of what Clark et al. (arXiv 2202.01169) find.
+of a dense model. For E = 1 it is equation 1.5 of Kaplan et al. (arXiv 2001.08361) with a floor: a small model gains less from
+more tokens than a large one, as runs here do, where a sum of one term for each, equation 2 of Hoffmann et al. (arXiv 2203.15556),
+has them gain as much. The fit is as Hoffmann's (section 3.3, appendix D.2): the least Huber loss of logarithms, from a grid of
+starts. That experts multiply the size to a power g is the simplest form of what Clark et al. (arXiv 2202.01169) find.
 """
 
 import dataclasses
@@ -48,7 +49,8 @@ class Law:
     def loss(self, size: float, tokens: float, experts: int = 1) -> float:
         """Returns the loss in nats a token."""
         log_size = math.log(size) + self.experts * math.log(experts)
-        return self.floor + math.exp(self.log_a - self.size * log_size) + math.exp(self.log_b - self.tokens * math.log(tokens))
+        of_size = self.size / self.tokens * (self.log_a - log_size)
+        return self.floor + math.exp(self.tokens * float(np.logaddexp(of_size, self.log_b - math.log(tokens))))
 
     def error(self, points: Sequence[Point]) -> float:
         """Returns the root of the mean squared relative difference of the law to runs."""
@@ -69,16 +71,17 @@ def fit(points: Sequence[Point]) -> Law:
         raise ValueError(f"{len(points)} runs: a law with {5 + several} constants needs as many")
     log_n, log_d, log_e = (np.log([getattr(p, name) for p in points]) for name in ("size", "tokens", "experts"))
     log_loss = np.log([p.loss for p in points])
-    # Terms are about the runs' means: constants at N = D = 1, far from every run, would hang on the powers.
+    # A and B are taken at the runs' means: at N = D = 1, far from every run, they would hang on the powers.
     mean_n, mean_d = log_n.mean(), log_d.mean()
 
     def residuals(constants: np.ndarray) -> np.ndarray:
         floor, a, b, size, tokens, experts = constants
-        terms = [floor + 0 * log_n, a - size * (log_n - mean_n + experts * several * log_e), b - tokens * (log_d - mean_d)]
-        return np.logaddexp.reduce(terms) - log_loss
+        of_size = (a - size * (log_n - mean_n + experts * several * log_e)) / tokens
+        above = tokens * np.logaddexp(of_size, b / tokens - (log_d - mean_d))
+        return np.logaddexp(floor, above) - log_loss
 
-    starts = itertools.product((-0.5, 0.5), (0.0,), (0.0,), (0.2, 0.6), (0.2, 0.6), (0.2,))
+    starts = itertools.product((-3.0, 0.5), (0.5, 1.2), (0.5, 1.2), (0.1, 0.4), (0.1, 0.4), (0.2,))
     bounds = np.transpose([(-5.0, 3.0), (-8.0, 3.0), (-8.0, 3.0), (0.02, 3.0), (0.02, 3.0), (0.0, 1.0)])
     fits = [least_squares(residuals, start, bounds=bounds, loss="huber", f_scale=HUBER, xtol=1e-12) for start in starts]
     floor, a, b, size, tokens, experts = (float(x) for x in min(fits, key=lambda each: each.cost).x)
-    return Law(math.exp(floor), a + size * mean_n, b + tokens * mean_d, size, tokens, experts * several)
+    return Law(math.exp(floor), a / size + mean_n, b / tokens + mean_d, size, tokens, experts * several)

@@ -8,7 +8,7 @@ from models.errors import UserError
 from scripts.lab import ladder
 from trainers.measure.loss_law import Law
 
-LAW = Law(floor=1.7, log_a=4.0, log_b=5.0, size=0.4, tokens=0.38, experts=0.25)
+LAW = Law(floor=1.7, log_a=14.0, log_b=16.5, size=0.3, tokens=0.4, experts=0.25)
 
 
 @pytest.mark.parametrize("name", ladder.LADDERS)
@@ -29,7 +29,7 @@ def _made(**target) -> dict:
 def test_a_page_has_the_law_the_runs_and_the_prediction():
     """The large run stands there once it has been trained, with the commit of what was predicted."""
     text = ladder.page({"mixture": _made()})
-    assert "L = 1.700 + exp(4.000) / (N E^0.250)^0.400 + exp(5.000) / D^0.380" in text and "to 0.31%" in text
+    assert "L = 1.700 + ((1.2e+06 / (N E^0.250))^0.750 + 1.47e+07 / D)^0.400" in text and "to 0.31%" in text
     assert f"| 16 | 4 | 40,000 | 0.51 M | 5.500 | 5.400, 5.600 | {LAW.loss(4e4, 5.12e5, 4):.3f} |" in text
     assert "10.2 times the FLOPs: **3.500**" in text and "Measured" not in text
     text = ladder.page({"mixture": _made(loss=3.4, losses=[3.3, 3.5], committed="def")})

@@ -5,8 +5,8 @@ import pytest
 
 from trainers.measure.loss_law import Law, Point, fit
 
-KNOWN = Law(floor=1.7, log_a=4.0, log_b=5.0, size=0.4, tokens=0.38, experts=0.0)
-MIXTURE = Law(floor=1.7, log_a=4.0, log_b=5.0, size=0.4, tokens=0.38, experts=0.3)
+KNOWN = Law(floor=1.7, log_a=14.0, log_b=16.5, size=0.3, tokens=0.38, experts=0.0)
+MIXTURE = Law(floor=1.7, log_a=14.0, log_b=16.5, size=0.3, tokens=0.38, experts=0.3)
 
 
 def points(law: Law, experts: tuple[int, ...] = (1,), noise: float = 0.0) -> list[Point]:
