@@ -61,6 +61,7 @@ ENTRIES = {
     "gpt_english": TextCache(corpus="english_debian", tokenizer="gpt2", length=1024),
     "english_2k": TextCache(corpus="english_debian", tokenizer="bpe_2048", length=256),
     "moby_dick_2k": TextCache(corpus="moby_dick", tokenizer="english_2k", length=256),
+    "messages_4k": TextCache(corpus="messages", tokenizer="bpe_4096", length=256),
     "smollm_english": TextCache(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
     "bert_small": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128),
     "bert_small_pairs": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128, pairs=8),

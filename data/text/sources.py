@@ -1,9 +1,10 @@
-"""Pinned packages of English text, and functions that read documents from them. CORPORA names sets of packages.
+"""Pinned packages of text, and functions that read documents from them. CORPORA names sets of packages.
 
 A source yields (name, group, text) of each document: its name is unique in the source, and documents of one group are
 held out together.
 """
 
+import functools
 import gzip
 import re
 import unicodedata
@@ -13,6 +14,9 @@ from pathlib import Path
 
 from data.packages import archives, chitchat, debian
 from data.packages.fetch import PACKAGE_INDEX, Package, debian_package, npm_package
+from data.translation import catalogues
+from data.translation.holdout import english_key
+from data.translation.sources import PERMISSIVE
 
 Entry = tuple[str, str, str]  # name, group, text
 
@@ -106,6 +110,12 @@ def dictionary_entries(package: Path) -> Iterator[Entry]:
         yield word, word, "\n".join(texts)
 
 
+def message_entries(source: catalogues.Source, package: Path) -> Iterator[Entry]:
+    """Yields a program's messages in all its languages; those that translate one English message are one group."""
+    for number, pair in enumerate(catalogues.read((source,), package.parent)):
+        yield f"{pair.language}/{number}", english_key(pair.english), pair.source
+
+
 _PRONUNCIATION = re.compile(r" \\[^\\]*\\(?:,? \([^()]*\))?")
 _CREDIT = re.compile(r"\s*\[(?:1913 Webster|Webster 1913|WordNet \d|PJC|Century Dict|AS\]|RDH|RHUD)[^\[\]]*\]?")
 _LETTER = re.compile(r"\[(?:([-.'`^\"=~,])([A-Za-z])|([a-z])\^|(\w+))\]")
@@ -156,6 +166,10 @@ CORPORA = {
     ),
     # The novel alone: little enough to be learnt by heart.
     "moby_dick": (_MOBY_DICK,),
+    # Three BSD-licensed wheels, 22 MB: messages of programs in 96 languages, which their documents are named by.
+    "messages": tuple(
+        Source(source.package.name, source.package, functools.partial(message_entries, source)) for source in PERMISSIVE
+    ),
     # Debian packages, 60 MB: a dictionary, packages' descriptions, and the kernel's documents.
     "english_debian": (
         Source(

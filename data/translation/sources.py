@@ -96,7 +96,7 @@ def _descriptions(package: Path) -> Iterator[Entry]:
                 yield language, *pair
 
 
-_PERMISSIVE = (
+PERMISSIVE = (
     Source(pypi_package("django", "5.2.19", "5965d974a5218a2b68a11dd1276434707f23886525c23f0598eccedaf4f4ca00"), po_entries),
     Source(pypi_package("wagtail", "8.0.1", "1e6ad5c7891a54efce1400e168298b5a2cc343b642cee89c31bf5ec30c98b26c"), po_entries),
     Source(pypi_package("django-cms", "5.1.3", "acf31919aab389d2bea253efa97a901bf55e96046a252f23a7a742e495848a5e"), po_entries),
@@ -199,14 +199,14 @@ _DEBIAN = (
 
 CATALOGUES = {
     # Three BSD-licensed wheels, 22 MB: every language there is, 96.
-    "permissive": Catalogue(sources=_PERMISSIVE, languages=200, test=40, validation=15, share=0.05),
+    "permissive": Catalogue(sources=PERMISSIVE, languages=200, test=40, validation=15, share=0.05),
     # The three wheels, and 65 MB more (Apache 2): nine times as many English strings, in two near languages that have them all.
     "m4_iberian": Catalogue(
-        sources=(*_PERMISSIVE, _HOME_ASSISTANT, *_OPENSTACK), languages=("es", "pt"), test=300, validation=100, share=0.05
+        sources=(*PERMISSIVE, _HOME_ASSISTANT, *_OPENSTACK), languages=("es", "pt"), test=300, validation=100, share=0.05
     ),
     # Everything, 450 MB, cut to the languages of GShard's M4: 100 and a few.
     "m4_102": Catalogue(
-        sources=_PERMISSIVE + _MORE_WHEELS + _NPM + _DEBIAN,
+        sources=PERMISSIVE + _MORE_WHEELS + _NPM + _DEBIAN,
         languages=102,
         test=120,
         validation=40,
