@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from models.errors import UserError
 from models.gpt.config import GptConfig
 from models.parts import preferences, transformer
 from models.parts.attention.config import Sinusoidal
@@ -88,8 +89,9 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
 
     # The loss (Staged.loss) is the cross-entropy of each token that follows another in its document. Batches have int32 arrays
     # [B, L] `tokens`, `segments` (documents of a row from 1, 0 is padding) and `positions`, and may have `loss_weights`, how much
-    # a token counts: 0 not at all. Those of preference pairs also have `reference` and `betas` (models/parts/preferences.py).
-    # Between `embed` and `head_loss` positions are in the layout's order (models/parts/attention/mask.py).
+    # a token counts: 0 not at all; and a teacher's `soft_targets`. Those of preference pairs also have `reference` and `betas`
+    # (models/parts/preferences.py). Between `embed` and `head_loss` positions are in the layout's order
+    # (models/parts/attention/mask.py).
 
     def embed(self, batch: Batch, context: Context) -> jax.Array:
         """Returns the input [B, L, M] of the stack: the embedding, and what leading layers make of it."""
@@ -113,6 +115,8 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
         targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
+            if SOFT_TARGETS in batch:
+                raise UserError("train.distillation.teacher: the loss of preference pairs reads no soft targets")
             logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
             segments_BL, c = arrange(batch["segments"], self.scope), self.c
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.output.label_smoothing)

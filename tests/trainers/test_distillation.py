@@ -23,6 +23,7 @@ from tests.helpers.runs import curve, run, with_train
 from trainers import distillation, runlog
 from trainers.inference.load import load
 from trainers.plan import fresh_state, make_plan
+from trainers.step import compile_step
 from trainers.weights import load_any
 
 pytestmark = pytest.mark.integration
@@ -122,6 +123,9 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
     wider = dataclasses.replace(small, model=changed(small.model, {"vocab": 2 * small.model.vocab}))
     assert "its outputs for a batch are" in refusal(with_teacher(wider, teacher))
     assert "family 'vit' reads no soft targets" in refusal(with_teacher(registry.tiny(registry.load("vit.quickstart")), teacher))
+    pairs = with_teacher(registry.tiny(registry.load("chat.smollm2_dpo")), teacher)
+    with pytest.raises(UserError, match="preference pairs reads no soft targets"):
+        compile_step(make_plan(pairs, jax.devices()[:1]))
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         Distillation(weight=1.5)
     of_sources = registry.tiny(registry.load("t5.quickstart"))
