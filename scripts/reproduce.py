@@ -10,7 +10,7 @@ python -m scripts.reproduce --paper gshard           a page of every table and f
 python -m scripts.reproduce --paper gshard --list    what that takes; --no-run writes the page from what has been made
 
 Pages are written to docs/reproductions/ (--pages), each with its rows, commit and configurations in a .json file. What is
-compiled or trained lies in --workdir: what is stopped goes on with what is missing. A page whose figures are the same as before
+compiled or trained lies in --workdir: what is stopped goes on with what is missing; --processes 2 trains two runs at a time. A page whose figures are the same as before
 is left as it is.
 """
 
@@ -24,7 +24,7 @@ from typing import Any
 from data.paths import ROOT, scratch, write_whole
 from models.errors import nearest
 from scripts import cli
-from scripts.reproductions import pages, paper_pages, record
+from scripts.reproductions import pages, paper_pages, record, training
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.figure import show
 from scripts.reproductions.papers import PAPERS, Paper
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--no-run", action="store_true", help="with --paper: write its page from what has been made")
     parser.add_argument("--pages", type=cli.folder, default=ROOT / "docs" / "reproductions", help="folder of the pages")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/reproductions"), help="folder of runs")
+    parser.add_argument("--processes", type=int, default=1, help="train so many runs at a time, the default 1")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args()
     paper = _paper(args)
@@ -58,7 +59,7 @@ def main() -> int:
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
         # Runs tell their progress on standard output, where JSON is wanted alone.
-        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout):
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout), training.at_once(args.processes):
             rows, made = record.made(entry, args.workdir / entry.name)
         cli.print_json(as_data(entry, made)) if args.json else print("\n".join(as_text(rows)), flush=True)
         page = write(args.pages, entry, rows, made)

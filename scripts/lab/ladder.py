@@ -100,10 +100,12 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--target", action="store_true", help="train the large run, whose prediction has been committed")
     parser.add_argument("--workdir", type=cli.folder, default=Path("runs/ladders"), help="folder of runs")
+    parser.add_argument("--processes", type=int, default=1, help="train so many runs at a time, the default 1")
     args = parser.parse_args(arguments)
     if args.ladder:
-        ladder, file = LADDERS[args.ladder], FOLDER / f"{args.ladder}.json"
-        made = measure(args.workdir / args.ladder, ladder, file) if args.target else predict(args.workdir / args.ladder, ladder)
+        ladder, folder, file = LADDERS[args.ladder], args.workdir / args.ladder, FOLDER / f"{args.ladder}.json"
+        with training.at_once(args.processes):
+            made = measure(folder, ladder, file) if args.target else predict(folder, ladder)
         write_whole(file, json.dumps(made, indent=1) + "\n")
         print(section(args.ladder, made))
     write_whole(
@@ -116,7 +118,7 @@ def predict(folder: Path, ladder: Ladder) -> dict[str, Any]:
     """Trains the small runs of a ladder; returns them, their law and what it predicts as plain values."""
     from trainers.measure.loss_law import Point, fit
 
-    runs = [_trained(folder, ladder, rung) for rung in ladder.rungs]
+    runs = _trained(folder, ladder, ladder.rungs)
     points = [Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in runs]
     law = fit(points)
     size, tokens = _size(ladder.experiment(ladder.target)), ladder.target.steps * small_decoder.TOKENS
@@ -137,17 +139,20 @@ def measure(folder: Path, ladder: Ladder, file: Path) -> dict[str, Any]:
     """
     commit = _commit(file)
     made = json.loads(file.read_text())
-    run = _trained(folder, ladder, ladder.target)
+    (run,) = _trained(folder, ladder, [ladder.target])
     return made | {"target": made["target"] | {"loss": run["loss"], "losses": run["losses"], "committed": commit}}
 
 
-def _trained(folder: Path, ladder: Ladder, rung: Rung) -> dict[str, Any]:
-    """Returns a run's size, tokens and held-out losses by seed, as plain values."""
-    e = ladder.experiment(rung)
-    arm = training.Arm("-".join(map(str, dataclasses.astuple(rung))), e)
-    losses = [run.last(small_decoder.LOSS) for run in training.train(folder, [arm], SEEDS)[arm.name]]
-    sizes = {"size": _size(e), "tokens": rung.steps * small_decoder.TOKENS}
-    return dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses}
+def _trained(folder: Path, ladder: Ladder, rungs: Sequence[Rung]) -> list[dict[str, Any]]:
+    """Returns the size, tokens and held-out losses by seed of some runs, as plain values."""
+    arms = [training.Arm("-".join(map(str, dataclasses.astuple(rung))), ladder.experiment(rung)) for rung in rungs]
+    runs = training.train(folder, arms, SEEDS)
+    found = []
+    for rung, arm in zip(rungs, arms, strict=True):
+        losses = [run.last(small_decoder.LOSS) for run in runs[arm.name]]
+        sizes = {"size": _size(arm.experiment), "tokens": rung.steps * small_decoder.TOKENS}
+        found.append(dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses})
+    return found
 
 
 def _size(e: Experiment) -> float:

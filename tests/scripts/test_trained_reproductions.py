@@ -121,6 +121,30 @@ def test_runs_resume_and_finished_ones_are_left_alone(tmp_path, monkeypatch):
         training.train(tmp_path / "cut", [other], seeds=(0,))
 
 
+@pytest.mark.integration
+@pytest.mark.slow
+def test_runs_at_a_time_are_those_one_after_the_other(tmp_path, capfd, real_draws):
+    """Processes of their own train the same numbers, say so on standard error alone, and raise what a run raises."""
+    e = cli.synthetic(registry.tiny(registry.load("gpt.quickstart")))
+    arms = [
+        training.arm(name, e, "--train.log_every=1", *fields)
+        for name, fields in {"a": (), "b": ("--train.clip_norm=.5",)}.items()
+    ]
+    alone = training.train(tmp_path / "alone", arms, seeds=(0, 1))
+    capfd.readouterr()
+    with training.at_once(2):
+        together = training.train(tmp_path / "together", arms, seeds=(0, 1))
+        said = capfd.readouterr()
+        others = [training.arm(arm.name, arm.experiment, "--train.steps=5") for arm in arms]
+        with pytest.raises(ReproductionError, match="holds a run with other settings"):
+            training.train(tmp_path / "together", others, seeds=(0, 1))
+    for name, runs in alone.items():
+        assert [run.curve("loss") for run in runs] == [run.curve("loss") for run in together[name]]
+    assert "a-seed1: 3 steps" in said.err and said.out == ""
+    with pytest.raises(ReproductionError, match="--processes 0: must be at least 1"), training.at_once(0):
+        pass
+
+
 def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):
     """The second call reads the file."""
     run = run_of(tmp_path, (1, 1.0))
