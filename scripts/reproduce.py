@@ -10,8 +10,8 @@ python -m scripts.reproduce --paper gshard           a page of every table and f
 python -m scripts.reproduce --paper gshard --list    what that takes; --no-run writes the page from what has been made
 
 Pages are written to docs/reproductions/ (--pages), each with its rows, commit and configurations in a .json file. What is
-compiled or trained lies in --workdir: what is stopped goes on with what is missing; --processes 2 trains two runs at a time. A page whose figures are the same as before
-is left as it is.
+compiled or trained lies in --workdir: what is stopped goes on with what is missing; --processes 2 trains two runs at a time. A
+page whose figures are the same as before is left as it is.
 """
 
 import argparse
