@@ -111,9 +111,10 @@ def dictionary_entries(package: Path) -> Iterator[Entry]:
 
 
 def message_entries(source: catalogues.Source, package: Path) -> Iterator[Entry]:
-    """Yields a program's messages in all its languages; those that translate one English message are one group."""
+    """Yields a program's messages in all its languages, named LANGUAGE/PROGRAM/NUMBER; those that translate one English message,
+    in any program, are one group."""
     for number, pair in enumerate(catalogues.read((source,), package.parent)):
-        yield f"{pair.language}/{number}", english_key(pair.english), pair.source
+        yield f"{pair.language}/{source.package.name}/{number}", english_key(pair.english), pair.source
 
 
 _PRONUNCIATION = re.compile(r" \\[^\\]*\\(?:,? \([^()]*\))?")
@@ -166,10 +167,9 @@ CORPORA = {
     ),
     # The novel alone: little enough to be learnt by heart.
     "moby_dick": (_MOBY_DICK,),
-    # Three BSD-licensed wheels, 22 MB: messages of programs in 96 languages, which their documents are named by.
-    "messages": tuple(
-        Source(source.package.name, source.package, functools.partial(message_entries, source)) for source in PERMISSIVE
-    ),
+    # Three BSD-licensed wheels, 22 MB: messages of programs in 96 languages, of one origin, so that groups hold for all three. A
+    # text that near languages share is a document of the first alone.
+    "messages": tuple(Source("messages", source.package, functools.partial(message_entries, source)) for source in PERMISSIVE),
     # Debian packages, 60 MB: a dictionary, packages' descriptions, and the kernel's documents.
     "english_debian": (
         Source(

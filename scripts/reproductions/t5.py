@@ -292,15 +292,16 @@ def switch_languages(folder: Path) -> list[Row]:
     gains = [_gains(*pair) for pair in zip(dense, sparse, strict=True)]
     means = {language: statistics.fmean(of_seed[language] for of_seed in gains) for language in gains[0]}
     rows = training.curve_rows(runs, LOSS)
-    data = f"{len(means)} languages with at least {LEAST} held-out messages of programs, most seen once; the paper has mC4"
+    data = (
+        f"{len(means)} languages with at least {LEAST} held-out messages of programs, of which most translate the same English "
+        "ones: the error is over seeds alone; the paper has mC4"
+    )
     shares = [sum(gain > 0 for gain in of_seed.values()) / len(of_seed) for of_seed in gains]
-    rows.append(training.measured("share of the languages that gain", shares, "100 %", f"of a seed; {data}"))
+    rows.append(training.measured("share of the languages that gain", shares, "100 %", data))
     least, most = min(means, key=means.__getitem__), max(means, key=means.__getitem__)
-    extremes = f"from {means[least]:.3f} ({least}) to {means[most]:.3f} ({most}), means over seeds"
+    extremes = f"{data}; from {means[least]:.3f} ({least}) to {means[most]:.3f} ({most}), means over seeds"
     gain = training.mean([statistics.fmean(of_seed.values()) for of_seed in gains])
     rows.append(training.claim("gain, mean over languages", gain, 1, "above 0", extremes))
-    against = training.less(shares, 0.5)
-    rows.append(training.claim("share of the languages that gain, less a half", against, 1, "above 0 (all of them)", data))
     note = small_decoder.routers(sparse, moe)
     share = small_decoder.share_of_steps("share of the dense model's steps, less 1", sparse, dense, "below 0 (a fifth)", note)
     return [*rows, share]
@@ -329,7 +330,7 @@ def _losses(run: training.Run) -> dict[str, float]:
     texts: dict[str, list[str]] = defaultdict(list)
     for split in ("validation", "test"):
         for document in examples(cache, split):
-            texts[document["id"].split("/")[1]].append(document["text"])  # PROGRAM/LANGUAGE/NUMBER
+            texts[document["id"].split("/")[1]].append(document["text"])  # messages/LANGUAGE/PROGRAM/NUMBER
     losses = {}
     for language, of_language in texts.items():
         if len(of_language) >= LEAST:
