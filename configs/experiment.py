@@ -73,7 +73,7 @@ class Distillation:
 
     Attributes:
       teacher: trained weights, as `Finetuning.init_from` names them: of any model with the outputs of this one, on the same
-        vocabulary. It is computed by the run's layout, in evaluation, and is not trained; "" is none.
+        vocabulary. Its newest checkpoint is computed by the run's layout, in evaluation, and is not trained; "" is none.
       weight: share of a target's mass that the teacher distributes; the data's own class has the rest. A quarter is Switch
         Transformer's (arXiv 2101.03961, section 4.2).
     """

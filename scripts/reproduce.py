@@ -24,7 +24,7 @@ from typing import Any
 from data.paths import ROOT, scratch, write_whole
 from models.errors import nearest
 from scripts import cli
-from scripts.reproductions import pages, paper_pages, record, training
+from scripts.reproductions import at_once, pages, paper_pages, record
 from scripts.reproductions.entry import KINDS, Entry, ReproductionError, Row, entries, lookup
 from scripts.reproductions.figure import show
 from scripts.reproductions.papers import PAPERS, Paper
@@ -59,7 +59,7 @@ def main() -> int:
         if not args.json:
             print(f"{entry.name}: {entry.source}; {entry.kind}, about {entry.minutes:g} min", flush=True)
         # Runs tell their progress on standard output, where JSON is wanted alone.
-        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout), training.at_once(args.processes):
+        with contextlib.redirect_stdout(sys.stderr if args.json else sys.stdout), at_once.processes(args.processes):
             rows, made = record.made(entry, args.workdir / entry.name)
         cli.print_json(as_data(entry, made)) if args.json else print("\n".join(as_text(rows)), flush=True)
         page = write(args.pages, entry, rows, made)

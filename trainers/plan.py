@@ -84,7 +84,8 @@ class Plan:
         if not isinstance(self.model, Distils):
             raise ConfigError(f"{teacher_of(e)}: the loss of family {e.model.family!r} reads no soft targets")
         _, *outputs = outputs_of(self.model, e)
-        return features | {SOFT_TARGETS: Feature(tuple(outputs), ("length", "act_vocab"), "float32")}
+        dtype = "bfloat16" if e.execution.dtype == "bfloat16" else "float32"
+        return features | {SOFT_TARGETS: Feature(tuple(outputs), ("length", "act_vocab"), dtype)}
 
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
         """Returns the abstract global batch that a step takes."""
@@ -136,7 +137,8 @@ class Plan:
 
 
 def outputs_of(model: Model, e: Experiment) -> tuple[int, ...]:
-    """Returns the shape of the outputs of a model (HasOutputs) for a batch of an experiment's data."""
+    """Returns the shape of the outputs of a model (HasOutputs) for a batch of an experiment's data; raises KeyError for an input
+    that the data has not."""
 
     def outputs(params: Params, batch: Batch) -> jax.Array:
         real: Any = with_params(model, params)

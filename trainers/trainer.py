@@ -83,9 +83,13 @@ def _train(
         watch.last_words = checkpoints.last_words
         restored = checkpoints.restore(plan, source.fingerprint)
         state = restored or init_from.new_state(plan, cache, say)
-        start = int(state.step)
+        start, taught = int(state.step), init_from.newest_step(train.distillation.teacher)
+        processes.agree({"the step of the teacher's newest checkpoint": str(taught)})
+        distillation.check_step(experiment, runlog.events(workdir) if restored else (), taught)
+        teach = distillation.teacher(plan, cache)
         say(f"starting at step {start}{' from a checkpoint' if restored else ''}")
-        record = runlog.Record(workdir, experiment, leader, restored=start if restored else None, data=source.fingerprint)
+        of_data = {"data": source.fingerprint} | ({"teacher_step": taught} if taught is not None else {})
+        record = runlog.Record(workdir, experiment, leader, restored=start if restored else None, **of_data)
         if record.resized:
             say(f"going on with {jax.process_count()} processes; the last start had {record.resized}")
         stack.push(record)
@@ -94,8 +98,6 @@ def _train(
             checkpoints.tidy()  # no save will do it
             say(f"all {train.steps} steps are done")
             return record.end(DONE, start)
-
-        teach = distillation.teacher(plan, cache)
 
         # --- 4. one compiled step
         began = time.perf_counter()

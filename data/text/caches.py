@@ -15,8 +15,8 @@ class TextCache(CacheConfig):
 
     Attributes:
       corpus: a key of `data.text.sources.CORPORA`, or of PUBLIC there.
-      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; the name of another cache of text, for its
-        vocabulary; or "bpe_8192": byte-level BPE of 8192 ids, trained on the corpus' training split.
+      tokenizer: a released vocabulary, a key of `data.packages.weights.VOCABULARIES`; or "bpe_8192": byte-level BPE of 8192
+        ids, trained on the corpus' training split.
       length: tokens L of a packed row.
       pairs: the most pairs of segments in a row, for next-sentence prediction (`data.text.pairs`); 0 for plain text.
     """
@@ -27,10 +27,6 @@ class TextCache(CacheConfig):
     tokenizer: str
     length: int
     pairs: int = 0
-
-    @property
-    def caches(self) -> tuple[str, ...]:
-        return (self.tokenizer,) if self.tokenizer in ENTRIES else ()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -60,7 +56,6 @@ ENTRIES = {
     "gpt_small": TextCache(corpus="english_small", tokenizer="bpe_8192", length=256),
     "gpt_english": TextCache(corpus="english_debian", tokenizer="gpt2", length=1024),
     "english_2k": TextCache(corpus="english_debian", tokenizer="bpe_2048", length=256),
-    "moby_dick_2k": TextCache(corpus="moby_dick", tokenizer="english_2k", length=256),
     "messages_4k": TextCache(corpus="messages", tokenizer="bpe_4096", length=256),
     "smollm_english": TextCache(corpus="english_debian", tokenizer="smollm2_135m", length=1024),
     "bert_small": TextCache(corpus="english_small", tokenizer="minilm_l6", length=128),

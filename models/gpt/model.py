@@ -116,11 +116,11 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
             if SOFT_TARGETS in batch:
-                raise UserError("train.distillation.teacher: the loss of preference pairs reads no soft targets")
+                raise UserError("train.distillation.teacher: the loss of preference pairs reads no soft targets; leave it out")
             logp_BL = log_probabilities(self.output_logits, x_BLM, targets_BL, self.scope)
             segments_BL, c = arrange(batch["segments"], self.scope), self.c
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.output.label_smoothing)
-        soft_BLV = arrange(batch[SOFT_TARGETS], self.scope) if SOFT_TARGETS in batch else None
+        soft_BLV = arrange(batch[SOFT_TARGETS], self.scope, "act_vocab") if SOFT_TARGETS in batch else None
         smoothing, total = self.c.output.label_smoothing, totals["tokens"]
         return token_loss_in_chunks(
             self.output_logits, x_BLM, targets_BL, used_BL, total, smoothing, self.scope, soft_BLV=soft_BLV

@@ -23,7 +23,7 @@ from data.text.config import SpanTextData
 from models.errors import UserError
 from models.parts.nested import changed
 from scripts import cli
-from scripts.reproductions import small_decoder, training
+from scripts.reproductions import at_once, small_decoder, training
 from scripts.reproductions.record import revision
 from trainers.text_table import markdown
 
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     if args.ladder:
         ladder, folder, file = LADDERS[args.ladder], args.workdir / args.ladder, FOLDER / f"{args.ladder}.json"
-        with training.at_once(args.processes):
+        with at_once.processes(args.processes):
             made = measure(folder, ladder, file) if args.target else predict(folder, ladder)
         write_whole(file, json.dumps(made, indent=1) + "\n")
         print(section(args.ladder, made))

@@ -130,4 +130,4 @@ def _used(function: Any) -> Iterator[tuple[str, Any]]:
 
 def _counts(module: str) -> bool:
     """Returns whether a module says what is reproduced: one of a line of papers, and none of those that all entries share."""
-    return module.startswith(PACKAGE) and module.rpartition(".")[2] not in ("entry", "figure", "training", "plans")
+    return module.startswith(PACKAGE) and module.rpartition(".")[2] not in ("entry", "figure", "training", "at_once", "plans")

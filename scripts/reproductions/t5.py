@@ -243,37 +243,6 @@ def switch_distillation(folder: Path) -> list[Row]:
     ]
 
 
-@reproduction(f"{SWITCH}, section 2.4 and Table 4", unit="held-out cross-entropy, nats a token", kind="trained", minutes=20)
-def switch_dropout(folder: Path) -> list[Row]:
-    """In fine-tuning on little data, a rate of .4 inside the experts and .1 elsewhere is better than .1, .2 or .3 everywhere."""
-    mixture = small_decoder.arm("top1-8", small_decoder.top1(8), steps=2000)
-    pretrained = training.train(folder.parent / "t5.switch_distillation", [mixture])[mixture.name]
-    rates = {"0.1": (0.1, 0.1), "0.2": (0.2, 0.2), "0.3": (0.3, 0.3), "0.1, experts 0.4": (0.1, 0.4)}
-    runs: training.Runs = {f"dropout {name}": [] for name in rates}
-    for seed, run in zip(training.SEEDS, pretrained, strict=True):
-        arms = [_on_the_novel(f"dropout {name}", run, *of_arm) for name, of_arm in rates.items()]
-        for name, of_arm in training.train(folder, arms, (seed,)).items():
-            runs[name] += of_arm
-    *others, best = [(name, training.values(of_arm, LOSS)) for name, of_arm in runs.items()]
-    note = f"{NOVEL_STEPS} steps on a novel of 435 thousand tokens, 2 chapters held out; the paper has four tasks"
-    rows = [training.measured(f"{name}, training", [*map(small_decoder.learnt, of_arm)]) for name, of_arm in runs.items()]
-    return [
-        *training.curve_rows(runs, LOSS),
-        *rows,
-        *(training.claim(f"{best[0]} less {name}", training.less(best[1], loss), -1, "below 0", note) for name, loss in others),
-    ]
-
-
-NOVEL_STEPS = 1500  # seven times the novel
-
-
-def _on_the_novel(name: str, run: training.Run, dropout: float, of_experts: float) -> training.Arm:
-    """Returns a mixture that goes on from a run, at a third of its rate."""
-    moe = changed(small_decoder.top1(8), {"experts.dropout": of_experts})
-    fields = (f"--train.finetune.init_from={run.workdir}", "--data.cache=moby_dick_2k", "--optimizer.schedule.peak=1e-3")
-    return small_decoder.arm(name, moe, *fields, steps=NOVEL_STEPS, dropout=dropout)
-
-
 MESSAGE_STEPS = 1500  # 1.4 times 2.2 million tokens
 LEAST = 10  # held-out texts of a language that counts by itself
 

@@ -4,18 +4,12 @@ A run is the trainer's own, in FOLDER/ARM-seedN: a run that was stopped goes on 
 trained again. All results are read from what runs logged (metrics.jsonl, run.jsonl) or computed from their checkpoints.
 """
 
-import contextlib
-import contextvars
 import dataclasses
 import functools
 import json
 import math
-import multiprocessing
-import os
 import statistics
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +17,7 @@ from configs.experiment import Experiment
 from configs.overrides import override
 from data.paths import write_whole
 from scripts import cli
+from scripts.reproductions import at_once
 from scripts.reproductions.entry import ReproductionError, Row
 
 SEEDS = (0, 1, 2)
@@ -96,57 +91,13 @@ def train(folder: Path, arms: Sequence[Arm], seeds: Sequence[int] = SEEDS) -> Ru
     """
     _set_up(arms)
     every = {folder / f"{arm.name}-seed{seed}": _seeded(arm.experiment, seed) for seed in seeds for arm in arms}
-    missing = [(workdir, e) for workdir, e in every.items() if _ended(workdir, e) is None]
-    if len(missing) > 1 and _at_once.get() > 1:
-        _train_apart(missing)
+    at_once.call(_run, [(workdir, e) for workdir, e in every.items() if _ended(workdir, e) is None])
     runs: Runs = {arm.name: [] for arm in arms}
     for seed in seeds:
         for arm in arms:
             workdir = folder / f"{arm.name}-seed{seed}"
             runs[arm.name].append(_run(workdir, every[workdir]))
     return runs
-
-
-_at_once: contextvars.ContextVar[int] = contextvars.ContextVar("at_once", default=1)
-
-
-@contextlib.contextmanager
-def at_once(processes: int) -> Iterator[None]:
-    """Has `train` train so many runs at a time, inside: a small model uses a core, and hardly more.
-
-    Raises:
-      ReproductionError: the number is below 1.
-    """
-    if processes < 1:
-        raise ReproductionError(f"--processes {processes}: must be at least 1")
-    token = _at_once.set(processes)
-    try:
-        yield
-    finally:
-        _at_once.reset(token)
-
-
-def _train_apart(runs: Sequence[tuple[Path, Experiment]]) -> None:
-    """Trains runs in processes of their own, which share the cores evenly; their progress goes to standard error."""
-    count, context = min(_at_once.get(), len(runs)), multiprocessing.get_context("spawn")
-    cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    shares = context.SimpleQueue()
-    for n in range(count):
-        shares.put(cores[n::count])
-    with ProcessPoolExecutor(count, context, _begin, (shares,)) as pool:
-        for future in [pool.submit(_run, workdir, e) for workdir, e in runs]:
-            future.result()
-
-
-def _begin(shares: Any) -> None:
-    """Prepares a process that trains: it has its share of the cores, and ends when the one that started it has."""
-    from data.reading.batches import end_with_parent
-
-    end_with_parent()
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    if cores := shares.get():
-        os.sched_setaffinity(0, cores)
-    cli.use_devices(cli.SIMULATED)
 
 
 def _set_up(arms: Sequence[Arm]) -> None:

@@ -3,15 +3,19 @@
 import math
 import os
 import signal
+import time
 import zlib
+from pathlib import Path
 from typing import Any
 
 import pytest
+from numpy.testing import assert_allclose
 
 from configs import registry
 from data.paths import ROOT
+from models.errors import UserError
 from scripts import cli
-from scripts.reproductions import pictures, training
+from scripts.reproductions import at_once, pictures, training
 from scripts.reproductions.entry import Entry, ReproductionError, entries
 from tests.helpers.runs import changed_steps
 
@@ -124,25 +128,42 @@ def test_runs_resume_and_finished_ones_are_left_alone(tmp_path, monkeypatch):
 @pytest.mark.integration
 @pytest.mark.slow
 def test_runs_at_a_time_are_those_one_after_the_other(tmp_path, capfd, real_draws):
-    """Processes of their own train the same numbers, say so on standard error alone, and raise what a run raises."""
+    """Processes of their own train the same, and print on standard error alone."""
     e = cli.synthetic(registry.tiny(registry.load("gpt.quickstart")))
     arms = [
-        training.arm(name, e, "--train.log_every=1", *fields)
-        for name, fields in {"a": (), "b": ("--train.clip_norm=.5",)}.items()
+        training.arm(name, e, "--train.log_every=1", f"--train.clip_norm={norm}") for name, norm in {"a": 0, "b": 0.5}.items()
     ]
     alone = training.train(tmp_path / "alone", arms, seeds=(0, 1))
     capfd.readouterr()
-    with training.at_once(2):
+    with at_once.processes(2):
         together = training.train(tmp_path / "together", arms, seeds=(0, 1))
         said = capfd.readouterr()
-        others = [training.arm(arm.name, arm.experiment, "--train.steps=5") for arm in arms]
-        with pytest.raises(ReproductionError, match="holds a run with other settings"):
-            training.train(tmp_path / "together", others, seeds=(0, 1))
-    for name, runs in alone.items():
-        assert [run.curve("loss") for run in runs] == [run.curve("loss") for run in together[name]]
-    assert "a-seed1: 3 steps" in said.err and said.out == ""
-    with pytest.raises(ReproductionError, match="--processes 0: must be at least 1"), training.at_once(0):
+        for name, runs in alone.items():
+            for run, other in zip(runs, together[name], strict=True):
+                assert_allclose(run.curve("loss"), other.curve("loss"), rtol=1e-5)
+        assert "a-seed1: 3 steps" in said.err and said.out == ""
+    with pytest.raises(ReproductionError, match="--processes 0: must be at least 1"), at_once.processes(0):
         pass
+
+
+def a_process(folder: Path, name: str) -> None:
+    """Leaves a file; one called "fails" raises once another has begun, and all others wait for a signal."""
+    (folder / name).touch()
+    while not (name == "fails" and (folder / "waits").exists()):
+        time.sleep(0.05)
+    raise UserError("it fails")
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+def test_an_error_ends_the_others_and_begins_none(tmp_path, capfd):
+    """It is said in one line; the process beside it gets a signal, and what was left is not begun."""
+    arguments = [(tmp_path, name) for name in ("fails", "waits", "is left")]
+    with at_once.processes(2), pytest.raises(ReproductionError, match="a run ended with exit code 2; what it said is above"):
+        at_once.call(a_process, arguments)
+    assert capfd.readouterr().err.splitlines()[-1] == "error: it fails"
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["fails", "waits"]
+    at_once.call(a_process, arguments)  # not several at a time: the caller does it
 
 
 def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import shutil
 
 import jax
 import jax.numpy as jnp
@@ -94,6 +95,17 @@ def test_a_student_goes_on_with_its_teacher(teacher, small, tmp_path):
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
 
 
+def test_a_teacher_that_trained_on_is_another(teacher, small, tmp_path):
+    """A run does not go on with targets that are not those that it began with."""
+    shutil.copytree(teacher, tmp_path / "teacher")
+    e = with_teacher(small, tmp_path / "teacher", steps=2, checkpoint={"keep": 10})
+    assert run(e, tmp_path / "student") == runlog.DONE
+    of_teacher, _ = load_any.open_model(tmp_path / "teacher")
+    assert run(with_train(of_teacher, steps=3), tmp_path / "teacher") == runlog.DONE
+    with pytest.raises(UserError, match="newest checkpoint is of step 3, and was of step 2 when this run began: name a copy"):
+        run(with_train(e, steps=4), tmp_path / "student")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["data_parallel", "two_d", "context_ring_balanced", "pipeline_interleaved"])
 def test_the_same_student_under_every_layout(teacher, small, tmp_path, name):
@@ -129,7 +141,7 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
     with pytest.raises(ValueError, match="above 0 and at most 1"):
         Distillation(weight=1.5)
     of_sources = registry.tiny(registry.load("t5.quickstart"))
-    assert "reads an input 'segments'" in refusal(with_teacher(of_sources, teacher))
+    assert "reads an input 'tokens'" in refusal(with_teacher(of_sources, teacher))
 
 
 def test_without_a_teacher_nothing_is_different(small):

@@ -12,7 +12,7 @@ from data.reading.batches import Batches
 from data.reading.examples import open_source
 from models.families import family_of
 from models.sharding.layouts import ONE_DEVICE
-from trainers import state, step
+from trainers import distillation, state, step
 from trainers.hlo import tables
 from trainers.hlo.collectives import Collective
 from trainers.plan import fresh_state, in_model_order, in_step_order, make_plan
@@ -67,7 +67,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     """
     plan = make_plan(e, devices)
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
-    compiled = step.compile_step(plan)
+    compiled, teach = step.compile_step(plan), distillation.teacher(plan, None)
     current = fresh_state(plan) if initial is None else in_step_order(plan, jax.device_put(initial, plan.shardings))
 
     def parameters() -> dict[str, Any]:
@@ -75,7 +75,7 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
 
     before, first, all_metrics = parameters(), {}, []
     for i in range(steps):
-        current, metrics = compiled(current, batches(i))
+        current, metrics = compiled(current, teach(batches(i)))
         all_metrics.append(jax.tree.map(np.asarray, metrics))
         first = first or parameters()
     batches.close()

@@ -103,9 +103,13 @@ def same_segment(a_BL: jax.Array, b_BS: jax.Array) -> jax.Array:
     return (a_BL[:, :, None] == b_BS[:, None, :]) & (b_BS[:, None, :] > 0)
 
 
-def arrange(x_BL: jax.Array, scope: Component) -> jax.Array:
-    """Returns x_BL, or an array with more dimensions, with its positions in the order that the layout asks for: their own, or
-    where it is balanced zigzag. Raises LayoutError for positions that cannot be dealt out evenly."""
+def arrange(x_BL: jax.Array, scope: Component, *axes: str) -> jax.Array:
+    """Returns x_BL with its positions in the order that the layout asks for: their own, or where it is balanced zigzag. Raises
+    LayoutError for positions that cannot be dealt out evenly.
+
+    Args:
+      axes: the logical names of further dimensions.
+    """
     n, length = _num_zigzag_shards(scope), x_BL.shape[1]
     if length % (2 * n) and n > 1:
         raise LayoutError(
@@ -114,9 +118,8 @@ def arrange(x_BL: jax.Array, scope: Component) -> jax.Array:
         )
     if n == 1:
         return x_BL
-    more = (None,) * (x_BL.ndim - 2)
-    whole_BL = scope.shard(x_BL, "batch", None, *more)  # numbers of positions: gathered once, dealt out anew
-    return scope.shard(zigzag(whole_BL, n), "batch", "length", *more)
+    whole_BL = scope.shard(x_BL, "batch", None, *axes)  # gathered once, dealt out anew
+    return scope.shard(zigzag(whole_BL, n), "batch", "length", *axes)
 
 
 def zigzag(x_BL: jax.Array, n: int) -> jax.Array:

@@ -8,8 +8,8 @@ import pytest
 
 from data.packages import fetch
 from data.packages.tfds import NotPreparedError
-from data.prepare import PREPARED, prepare
-from data.text import caches, corpus, encoding, pairs
+from data.prepare import prepare
+from data.text import corpus, encoding, pairs
 from data.text import maker as text_cache
 from data.text.caches import TextCache
 from data.vocabularies import tokenizers
@@ -76,22 +76,6 @@ def test_the_vocabulary_is_of_the_training_split(tiny_text, cache, tmp_path):
     tokenizers.train_bpe([document.text for document in by_id], tmp_path / "tokenizer.json", 300)
     assert Tokenizer(cache).same_vocabulary(Tokenizer(tmp_path))
     assert manifest_of(cache)["vocabulary"] == 300
-
-
-def test_a_cache_takes_the_vocabulary_of_another(tiny_text, cache, monkeypatch):
-    """Which is prepared first; when that vocabulary is another one, the cache is made anew."""
-    for holder in (caches.ENTRIES, PREPARED):
-        monkeypatch.setitem(holder, "tiny", TINY)
-    settings = TextCache(corpus="english_small", tokenizer="tiny", length=16)
-    folder = prepare("follower", settings, data_dir=tiny_text, progress=quiet)
-    assert Tokenizer(folder).same_vocabulary(Tokenizer(cache)) and manifest_of(folder)["length"] == 16
-    before = manifest_of(folder)["inputs"]
-    for holder in (caches.ENTRIES, PREPARED):
-        monkeypatch.setitem(holder, "tiny", dataclasses.replace(TINY, tokenizer="bpe_290"))
-    folder = prepare("follower", settings, data_dir=tiny_text, progress=quiet)
-    assert manifest_of(folder)["vocabulary"] == 290 and manifest_of(folder)["inputs"] != before
-    monkeypatch.undo()
-    prepare("tiny", TINY, data_dir=tiny_text, progress=quiet)
 
 
 def test_preparing_again_does_no_work(tiny_text, cache, monkeypatch):
@@ -162,4 +146,4 @@ def test_nothing_is_left_of_a_failure(tiny_text, cache):
     too_large = dataclasses.replace(TINY, tokenizer="bpe_90000")
     with pytest.raises(ValueError, match="vocabulary of 90000 is too large"):
         prepare("failed", too_large, data_dir=tiny_text, progress=quiet)
-    assert {path.name for path in (tiny_text / "caches").iterdir()} <= {"tiny", "again", "pairs", "follower"}
+    assert {path.name for path in (tiny_text / "caches").iterdir()} <= {"tiny", "again", "pairs"}
