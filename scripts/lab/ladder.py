@@ -122,11 +122,13 @@ def predict(folder: Path, ladder: Ladder) -> dict[str, Any]:
     points = [Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in runs]
     law = fit(points)
     size, tokens = _size(ladder.experiment(ladder.target)), ladder.target.steps * small_decoder.TOKENS
+    without = [fit([*points[:n], *points[n + 1 :]]).loss(size, tokens, ladder.target.experts) for n in range(len(points))]
     target = dataclasses.asdict(ladder.target) | {
         "size": size,
         "tokens": tokens,
         "times": size * tokens / max(point.size * point.tokens for point in points),
         "predicted": law.loss(size, tokens, ladder.target.experts),
+        "without_one": [min(without), max(without)],
     }
     return {"runs": runs, "law": dataclasses.asdict(law), "error": law.error(points), "target": target, "commit": revision()}
 
@@ -193,15 +195,18 @@ def page(made: Mapping[str, Mapping[str, Any]]) -> str:
 
 def section(name: str, made: Mapping[str, Any]) -> str:
     """Returns a ladder's part of the page."""
-    from trainers.measure.loss_law import Law
+    from trainers.measure.loss_law import LEAST, Law
 
     law, target = Law(**made["law"]), made["target"]
+    low, high = target["without_one"]
+    experts = f", {target['experts']} experts" if target["experts"] > 1 else ""
     size = f"(N E^{law.experts:.3f})" if law.experts else "N"
     a, b, power = math.exp(law.log_a), math.exp(law.log_b), law.size / law.tokens
     lines = [
         f"## {name}",
         "",
-        f"{LADDERS[name].title} The law, to {made['error']:.2%} (root mean square over the runs), at commit {made['commit']}:",
+        f"{LADDERS[name].title} The law, to {made['error']:.2%} (root mean square over the runs that it is fitted to), at commit "
+        f"{made['commit']}{', with no floor, for the runs show none' if law.floor < 1.01 * LEAST else ''}:",
         "",
         f"    L = {law.floor:.3f} + (({a:.3g} / {size})^{power:.3f} + {b:.3g} / D)^{law.tokens:.3f}",
         "",
@@ -221,8 +226,9 @@ def section(name: str, made: Mapping[str, Any]) -> str:
             ),
         ),
         "",
-        f"**Predicted** of width {target['width']}, {target['experts']} experts and {target['tokens'] / 1e6:.2f} million tokens, "
-        f"{target['times']:.1f} times the FLOPs: **{target['predicted']:.3f}**.",
+        f"**Predicted** of width {target['width']}{experts} and {target['tokens'] / 1e6:.2f} million tokens, "
+        f"{target['times']:.1f} times the FLOPs: **{target['predicted']:.3f}** ({low:.3f} to {high:.3f} with one of the runs "
+        "left out, which is not how far off it may be).",
     ]
     if "loss" in target:
         seeds = ", ".join(f"{loss:.3f}" for loss in target["losses"])

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+LEAST = 0.01  # nats a token, of a floor
 HUBER = 1e-3  # of the difference of logarithms, beyond which a run counts linearly
 
 
@@ -34,7 +35,7 @@ class Law:
     """The constants of the law, as above; `experts` is g, which is 0 where all runs have as many experts.
 
     Attributes:
-      floor: L0, in nats a token.
+      floor: L0, in nats a token; LEAST where the runs show none.
       log_a, log_b: logarithms of A and B.
       size, tokens: the powers a and b.
     """
@@ -80,8 +81,9 @@ def fit(points: Sequence[Point]) -> Law:
         above = tokens * np.logaddexp(of_size, b / tokens - (log_d - mean_d))
         return np.logaddexp(floor, above) - log_loss
 
+    # The least floor that is tried, LEAST, is none.
     starts = itertools.product((-3.0, 0.5), (0.5, 1.2), (0.5, 1.2), (0.1, 0.4), (0.1, 0.4), (0.2,))
-    bounds = np.transpose([(-5.0, 3.0), (-8.0, 3.0), (-8.0, 3.0), (0.02, 3.0), (0.02, 3.0), (0.0, 1.0)])
+    bounds = np.transpose([(math.log(LEAST), 3.0), (-8.0, 3.0), (-8.0, 3.0), (0.02, 3.0), (0.02, 3.0), (0.0, 1.0)])
     fits = [least_squares(residuals, start, bounds=bounds, loss="huber", f_scale=HUBER, xtol=1e-12) for start in starts]
     floor, a, b, size, tokens, experts = (float(x) for x in min(fits, key=lambda each: each.cost).x)
     return Law(math.exp(floor), a / size + mean_n, b / tokens + mean_d, size, tokens, experts * several)
