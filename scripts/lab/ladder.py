@@ -75,7 +75,7 @@ def _sizes(width: int) -> dict[str, Any]:
     return {"model_dim": width, "feed_forward.hidden_dim": 4 * width, "attention.heads": 4, "attention.head_dim": width // 4}
 
 
-# Shorter runs are not on the law: after 250 steps wide models are behind it by more than seeds differ (docs/LOG.md).
+# After 250 steps seeds of a run still differ by up to 4 % (docs/LOG.md): shorter runs would say little.
 _DENSE = (
     *(Rung(width, steps) for width in (16, 24, 32, 48) for steps in (500, 1000, 2000)),
     *(Rung(64, steps) for steps in (500, 1000)),
