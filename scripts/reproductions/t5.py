@@ -172,23 +172,6 @@ def _time_over(first: training.Arm, other: training.Arm) -> training.Mean:
     return training.less([statistics.median(of_b) / statistics.median(of_a) for of_a, of_b in pairs], 1.0)
 
 
-@reproduction(f"{SWITCH}, Table 11", unit="held-out cross-entropy, nats a token", kind="trained", minutes=8)
-def switch_exploration(folder: Path) -> list[Row]:
-    """Of four ways to explore, noise on the router's input is the best: the negative log perplexity of jitter is -1.468, of the
-    plain argmax -1.471, of dropout -1.480 and of sampling -1.570."""
-    jitter = small_decoder.top1(8, jitter=0.01)
-    arms = [small_decoder.arm("top1-1.25", _as_wide("top1", 1.25), steps=STEPS), small_decoder.arm("jitter", jitter, steps=STEPS)]
-    runs = training.train(folder.parent / "t5.switch_top1", arms)  # whose mixture is the plain argmax
-    plain, noisy = (training.values(runs[arm.name], LOSS) for arm in arms)
-    note = "8 experts; sampling and dropout of the router's input have no code here"
-    return [
-        *training.curve_rows(runs, LOSS),
-        training.measured("argmax", plain, "1.471", PRINTED),
-        training.measured("jitter", noisy, "1.468", PRINTED),
-        training.claim("jitter less argmax", training.less(noisy, plain), -1, 1.468 - 1.471, note),
-    ]
-
-
 def _as_wide(gating: str, factor: float) -> MoeConfig:
     """Returns 8 experts as wide as the dense layer, one or two of them a token, with so many slots of either."""
     if gating == "top1":
@@ -228,11 +211,11 @@ def switch_stability(folder: Path) -> list[Row]:
     return [*rows, Row("deviation over seeds, init 1.0 over 0.1", 68.0, ratio, f"{len(training.SEEDS)} seeds", compared=False)]
 
 
-@reproduction(f"{SWITCH}, abstract and section 4.2", unit="held-out cross-entropy, nats a token", kind="trained", minutes=20)
+@reproduction(f"{SWITCH}, abstract and section 4.2", unit="held-out cross-entropy, nats a token", kind="trained", minutes=70)
 def switch_distillation(folder: Path) -> list[Row]:
     """A dense model that a mixture teaches keeps 30 % of the mixture's gain; the teacher has a quarter of each target's mass."""
-    arms = [small_decoder.arm("dense", steps=2000), small_decoder.arm("top1-8", small_decoder.top1(8), steps=2000)]
-    runs = training.train(folder, arms) | {"taught": []}
+    arms = [small_decoder.arm("dense"), small_decoder.arm("top1-8", small_decoder.top1(8))]
+    runs = small_decoder.train(folder, arms) | {"taught": []}
     for seed, run in zip(training.SEEDS, runs["top1-8"], strict=True):  # each by the mixture of its own seed
         taught = training.arm("taught", arms[0].experiment, f"--train.distillation.teacher={run.workdir}")
         runs["taught"] += training.train(folder, [taught], (seed,))["taught"]
