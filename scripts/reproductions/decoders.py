@@ -53,7 +53,7 @@ def glam() -> Iterator[Row]:
 
 # --- trained -----------------------------------------------------------------------------------------------------
 
-TUNING, RATED = 150, 320  # steps; all of the test conversations
+TUNING, TEST, RATED = 150, 320, 303  # steps; test conversations, and those of them that people rated
 ADAPTED = ("q", "k", "v", "o", "wi", "wg", "wo")
 
 
@@ -64,7 +64,7 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     # SmolLM2 as released is the pre-trained model: no decoder that is trained here in minutes knows English. Rows have half the
     # length of lamda.smollm2_chat's, and adapters of rank 8 take two thirds of the time of a step that trains the matrices.
     e = dataclasses.replace(
-        registry.load("lamda.smollm2_chat"), eval=RateAndRank(split="test", limit=RATED, batch_size=4, responses=0, others=15)
+        registry.load("lamda.smollm2_chat"), eval=RateAndRank(split="test", limit=TEST, batch_size=4, responses=0, others=15)
     )
     fields = (
         "--data.cache=chitchat_short",
