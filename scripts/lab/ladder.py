@@ -149,12 +149,12 @@ def _trained(folder: Path, ladder: Ladder, rungs: Sequence[Rung]) -> list[dict[s
     """Returns the size, tokens and held-out losses by seed of some runs, as plain values."""
     arms = [training.Arm("-".join(map(str, dataclasses.astuple(rung))), ladder.experiment(rung)) for rung in rungs]
     runs = training.train(folder, arms, SEEDS)
-    found = []
+    values = []
     for rung, arm in zip(rungs, arms, strict=True):
         losses = [run.last(small_decoder.LOSS) for run in runs[arm.name]]
         sizes = {"size": _size(arm.experiment), "tokens": rung.steps * small_decoder.TOKENS}
-        found.append(dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses})
-    return found
+        values.append(dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses})
+    return values
 
 
 def _size(e: Experiment) -> float:

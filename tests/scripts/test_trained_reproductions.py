@@ -174,10 +174,15 @@ def test_what_is_computed_from_weights_is_kept_beside_them(tmp_path):
 
 
 class Logged(dict):
-    """A line of a log, or scores, with a number between .1 and .9 for every name."""
+    """A line of a log, or scores, with a number between .1 and .9 for every name; it lists two of them."""
+
+    def __init__(self, of: str, **values: float):
+        super().__init__(values)
+        self.of = of
+        self |= {name: self[name] for name in ("one", "other")}
 
     def __missing__(self, name: str) -> float:
-        return 0.1 + zlib.crc32(f"{self['of']} {name}".encode()) / 2**32 * 0.8
+        return 0.1 + zlib.crc32(f"{self.of} {name}".encode()) / 2**32 * 0.8
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name]
@@ -207,7 +212,7 @@ def _logged(folder, arm: training.Arm, seed: int) -> training.Run:
     """A run that has logged and evaluated whenever its arm does."""
     e = arm.experiment.train
     every = math.gcd(e.eval_every or e.steps, e.log_every)
-    lines = [Logged(of=f"{arm.name} {seed} {step}", step=step) for step in range(every, e.steps + 1, every)]
+    lines = [Logged(of=f"{arm.name} {seed} {step}", step=step) for step in sorted({*range(every, e.steps + 1, every), e.steps})]
     for line in lines:
         if e.eval_every and line["step"] % e.eval_every:
             line.update({"eval/cross_entropy": None, "eval/ctc": None})
