@@ -214,6 +214,6 @@ def _logged(folder, arm: training.Arm, seed: int) -> training.Run:
     every = math.gcd(e.eval_every or e.steps, e.log_every)
     lines = [Logged(of=f"{arm.name} {seed} {step}", step=step) for step in sorted({*range(every, e.steps + 1, every), e.steps})]
     for line in lines:
-        if e.eval_every and line["step"] % e.eval_every:
+        if e.eval_every and line["step"] % e.eval_every and line["step"] < e.steps:
             line.update({"eval/cross_entropy": None, "eval/ctc": None})
     return training.Run(folder / f"{arm.name}-seed{seed}", False, lines)
