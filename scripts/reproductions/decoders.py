@@ -62,8 +62,8 @@ def lamda_finetuning(folder: Path) -> list[Row]:
     """Fine-tuning on labelled dialog improves quality, safety and groundedness over pre-training alone: the model responds
     better, and rates responses so that those which it chooses are better."""
     # SmolLM2 as released is the pre-trained model: no decoder that is trained here in minutes knows English. Rows have half the
-    # length of lamda.smollm2_chat's, and adapters of rank 8 take two thirds of the time of a step that trains the matrices. A seed
-    # takes a quarter of an hour of one core; the errors of one are those of the held-out sample.
+    # length of lamda.smollm2_chat's, and adapters of rank 8 take two thirds of the time of a step that trains the matrices. A
+    # seed takes a quarter of an hour of one core; the errors of one are those of the held-out sample.
     e = dataclasses.replace(
         registry.load("lamda.smollm2_chat"), eval=RateAndRank(split="test", limit=TEST, batch_size=4, responses=0, others=15)
     )
