@@ -31,6 +31,11 @@ class Feature:
 Features = dict[str, Feature]
 
 
+def lengths(features: Features) -> dict[str, int]:
+    """Returns how many positions a row has of each feature along "length" alone, by name."""
+    return {name: feature.shape[0] for name, feature in features.items() if feature.axes == ("length",)}
+
+
 def positions(length: int, *names: str, fill: int = 0) -> Features:
     """Returns int32 features of this length along "length", one for each name."""
     return {name: Feature((length,), ("length",), fill=fill) for name in names}

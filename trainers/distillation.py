@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data.features import lengths
 from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Distils
 from models.sharding.params import Params, with_params
 from trainers.inference.load import load
@@ -44,25 +45,22 @@ def teacher(plan: Plan, vocabulary: Path | None) -> Teach:
         raise ConfigError(f"{teacher_of(e)}: a model of family {weights.config.family!r} predicts no targets of this one")
     try:
         if isinstance(model, ChecksRows):
-            model.check_rows({name: f.shape[0] for name, f in e.data.features().items() if f.axes == ("length",)}, 1, rows=None)
+            model.check_rows(lengths(e.data.features()), 1, rows=None)
         theirs = outputs_of(model, e)
     except KeyError as error:
         raise ConfigError(f"{teacher_of(e)}: it reads an input {error} that these batches have not") from error
     if theirs != ours:
         raise ConfigError(f"{teacher_of(e)}: its outputs for a batch are {theirs}, and this model's {ours}")
 
+    of_data = plan.batch_shapes()
+    soft = of_data.pop(SOFT_TARGETS)
+
     def predict(params: Params, batch: Batch) -> jax.Array:
         with_weights: Any = with_params(model, params)
         logits_BLV = with_weights(batch).astype(jnp.float32)
-        return (e.train.distillation.weight * jax.nn.softmax(logits_BLV)).astype(plan.features()[SOFT_TARGETS].dtype)
+        return (e.train.distillation.weight * jax.nn.softmax(logits_BLV)).astype(soft.dtype)
 
-    shardings = plan.batch_shardings()
-    of_batch = {
-        name: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=shardings[name])
-        for name, x in plan.batch_shapes().items()
-        if name != SOFT_TARGETS
-    }
-    compiled = jax.jit(predict, out_shardings=shardings[SOFT_TARGETS]).lower(served.params, of_batch).compile()
+    compiled = jax.jit(predict, out_shardings=soft.sharding).lower(served.params, of_data).compile()
     return lambda batch: batch | {SOFT_TARGETS: compiled(served.params, batch)}
 
 

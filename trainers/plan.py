@@ -14,7 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
-from data.features import Feature, Features
+from data.features import Feature, Features, lengths
 from data.reading.batches import batch_shapes
 from models.errors import multiples
 from models.families import ModelConfig, family_of
@@ -88,9 +88,10 @@ class Plan:
         return features | {SOFT_TARGETS: Feature(tuple(outputs), ("length", "act_vocab"), dtype)}
 
     def batch_shapes(self) -> dict[str, jax.ShapeDtypeStruct]:
-        """Returns the abstract global batch that a step takes."""
-        rows = self.experiment.data.batch_size
-        return {k: jax.ShapeDtypeStruct((rows, *f.shape), f.dtype) for k, f in self.features().items()}
+        """Returns the abstract global batch that a step takes, with its shardings."""
+        rows, shardings = self.experiment.data.batch_size, self.batch_shardings()
+        features = self.features().items()
+        return {k: jax.ShapeDtypeStruct((rows, *f.shape), f.dtype, sharding=shardings[k]) for k, f in features}
 
     def batch_shardings(self) -> dict[str, NamedSharding | None]:
         """Returns the sharding of each input array, by name: cut by the rules of the component that reads it."""
@@ -249,7 +250,7 @@ def _check_rows(e: Experiment, model: Model) -> None:
                 + (f"the nearest that fits is {nearest} microbatches" if nearest else f"take a multiple of {m * shards} rows")
             )
     if isinstance(model, ChecksRows):
-        model.check_rows({k: f.shape[0] for k, f in e.data.features().items() if f.axes == ("length",)}, parts, rows)
+        model.check_rows(lengths(e.data.features()), parts, rows)
     for name, feature in e.data.features().items():
         input_sharding(model, name, feature, rows // parts)
     if e.data.cache:

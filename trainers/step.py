@@ -112,8 +112,6 @@ def compile_step(plan: Plan, options: Options | None = None) -> jax.stages.Compi
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
 
     state = jax.tree.map(placed, plan.state, plan.shardings) if plan.mesh else plan.state
-    shardings = plan.batch_shardings()
-    batch = {k: placed(v, shardings[k]) for k, v in plan.batch_shapes().items()}
     if options is None:
         options = options_for(plan.experiment, list(plan.mesh.devices.flat)) if plan.mesh else {}
 
@@ -121,4 +119,4 @@ def compile_step(plan: Plan, options: Options | None = None) -> jax.stages.Compi
         if jax.process_index() == 0:
             print(line, file=sys.stderr, flush=True)
 
-    return compile_with(train_step(plan).lower(state, batch), options, say)
+    return compile_with(train_step(plan).lower(state, plan.batch_shapes()), options, say)

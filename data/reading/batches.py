@@ -9,7 +9,7 @@ import multiprocessing
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +23,7 @@ from data.reading.examples import Source
 from data.task import Example
 
 ENDLESS = 2**62
+_LEAVE = functools.partial(os._exit, 1)
 _SENT = 8  # rows that a worker sends together, at most
 
 
@@ -129,7 +130,7 @@ def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: in
 
 
 @functools.cache
-def end_with_parent() -> None:
+def end_with_parent(end: Callable[[], object] = _LEAVE) -> None:
     """Has this worker end, if it is one, when the process that started it has: Grain's workers wait for a killed one for ever."""
     parent = multiprocessing.parent_process()
     if parent is None:
@@ -137,7 +138,7 @@ def end_with_parent() -> None:
 
     def wait() -> None:
         parent.join()
-        os._exit(1)
+        end()
 
     threading.Thread(target=wait, daemon=True, name="parent").start()
 

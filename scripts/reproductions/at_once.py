@@ -2,11 +2,11 @@
 
 import contextlib
 import contextvars
+import functools
 import multiprocessing
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from typing import Any
@@ -76,7 +76,9 @@ def call(function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> 
 
 def _call(share: Sequence[int], function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     """The life of a process: it has its share of the cores."""
-    threading.Thread(target=_follow, daemon=True, name="parent").start()
+    from data.reading.batches import end_with_parent
+
+    end_with_parent(functools.partial(os.kill, os.getpid(), signal.SIGTERM))  # at which a run saves
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     if share:
         os.sched_setaffinity(0, share)
@@ -86,11 +88,3 @@ def _call(share: Sequence[int], function: Callable[..., Any], arguments: tuple[A
         function(*arguments)
 
     cli.run(run)
-
-
-def _follow() -> None:
-    """Ends this process as a signal would, when the one that started it has ended."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os.kill(os.getpid(), signal.SIGTERM)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from configs.experiment import Experiment
+from data.features import lengths
 from models.protocol import ChecksRows, Model
 from models.sharding.params import Params
 
@@ -60,5 +61,5 @@ def open_evaluator(model: Model, e: Experiment, cache: Path, vocabulary: Path) -
       LayoutError: the model's layout would have it compute something else than one device does.
     """
     if isinstance(model, ChecksRows):  # the layout need not be the one that it was trained with
-        model.check_rows({name: f.shape[0] for name, f in e.data.features().items() if f.axes == ("length",)}, 1, rows=None)
+        model.check_rows(lengths(e.data.features()), 1, rows=None)
     return importlib.import_module(f"trainers.evaluation.{e.eval.form}").EVALUATOR(model, e, cache, vocabulary)
