@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.ladder:
         ladder, folder, file = LADDERS[args.ladder], args.workdir / args.ladder, FOLDER / f"{args.ladder}.json"
         with at_once.processes(args.processes):
-            made = measure(folder, ladder, file) if args.target else predict(folder, ladder)
+            made = measure(folder, ladder, file) if args.target else predict(folder, ladder, _recorded(file))
         write_whole(file, json.dumps(made, indent=1) + "\n")
         print(section(args.ladder, made))
     write_whole(
@@ -114,11 +114,15 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def predict(folder: Path, ladder: Ladder) -> dict[str, Any]:
-    """Trains the small runs of a ladder; returns them, their law and what it predicts as plain values."""
+def predict(folder: Path, ladder: Ladder, recorded: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+    """Trains the small runs of a ladder; returns them, their law and what it predicts as plain values.
+
+    Args:
+      recorded: runs of an earlier prediction; those of the same configuration are not trained again.
+    """
     from trainers.measure.loss_law import Point, fit
 
-    runs = _trained(folder, ladder, ladder.rungs)
+    runs = _trained(folder, ladder, ladder.rungs, recorded)
     points = [Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in runs]
     law = fit(points)
     size, tokens = _size(ladder.experiment(ladder.target)), ladder.target.steps * small_decoder.TOKENS
@@ -145,16 +149,29 @@ def measure(folder: Path, ladder: Ladder, file: Path) -> dict[str, Any]:
     return made | {"target": made["target"] | {"loss": run["loss"], "losses": run["losses"], "committed": commit}}
 
 
-def _trained(folder: Path, ladder: Ladder, rungs: Sequence[Rung]) -> list[dict[str, Any]]:
+def _trained(
+    folder: Path, ladder: Ladder, rungs: Sequence[Rung], recorded: Sequence[dict[str, Any]] = ()
+) -> list[dict[str, Any]]:
     """Returns the size, tokens and held-out losses by seed of some runs, as plain values."""
-    arms = [training.Arm("-".join(map(str, dataclasses.astuple(rung))), ladder.experiment(rung)) for rung in rungs]
-    runs = training.train(folder, arms, SEEDS)
+    from trainers.runlog import config_hash
+
+    arms = {rung: training.Arm("-".join(map(str, dataclasses.astuple(rung))), ladder.experiment(rung)) for rung in rungs}
+    known = {run["config"]: run for run in recorded}
+    runs = training.train(folder, [arm for arm in arms.values() if config_hash(arm.experiment) not in known], SEEDS)
     values = []
-    for rung, arm in zip(rungs, arms, strict=True):
-        losses = [run.last(small_decoder.LOSS) for run in runs[arm.name]]
-        sizes = {"size": _size(arm.experiment), "tokens": rung.steps * small_decoder.TOKENS}
-        values.append(dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses})
+    for rung, arm in arms.items():
+        config = config_hash(arm.experiment)
+        if config not in known:
+            losses = [run.last(small_decoder.LOSS) for run in runs[arm.name]]
+            sizes = {"size": _size(arm.experiment), "tokens": rung.steps * small_decoder.TOKENS}
+            known[config] = dataclasses.asdict(rung) | sizes | {"loss": sum(losses) / len(losses), "losses": losses}
+        values.append(known[config] | {"config": config})
     return values
+
+
+def _recorded(file: Path) -> list[dict[str, Any]]:
+    """Returns the small runs that a ladder's file has, or none."""
+    return json.loads(file.read_text())["runs"] if file.exists() else []
 
 
 def _size(e: Experiment) -> float:

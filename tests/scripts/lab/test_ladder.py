@@ -1,12 +1,13 @@
 """Ladders of small runs: their sizes, what a page says of them, and that a prediction must have been written down before."""
 
 import dataclasses
+import json
 
 import pytest
 
 from models.errors import UserError
 from scripts.lab import ladder
-from trainers.measure.loss_law import Law
+from trainers.measure.loss_law import Law, Point, fit
 
 LAW = Law(floor=1.7, log_a=14.0, log_b=16.5, size=0.3, tokens=0.4, experts=0.25)
 
@@ -44,3 +45,13 @@ def test_a_prediction_that_was_not_committed_does_not_count(tmp_path, monkeypatc
     with pytest.raises(UserError, match=r"decoder\.json: a prediction counts if it was written down before"):
         ladder.main(["decoder", "--target", "--workdir", str(tmp_path / "runs")])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("file", sorted(ladder.FOLDER.glob("*.json")), ids=lambda file: file.stem)
+def test_a_prediction_follows_from_the_runs_that_are_recorded(file, tmp_path):
+    """Which are those of the present configurations, so that none is trained again."""
+    made, of_name = json.loads(file.read_text()), ladder.LADDERS[file.stem]
+    assert ladder._trained(tmp_path, of_name, of_name.rungs, made["runs"]) == made["runs"]
+    law = fit([Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in made["runs"]])
+    predicted = law.loss(made["target"]["size"], made["target"]["tokens"], made["target"]["experts"])
+    assert predicted == pytest.approx(made["target"]["predicted"], abs=5e-4)
