@@ -6,7 +6,7 @@
     python -m scripts.lab.ladder                        # writes docs/SCALING.md of what is there
 
 Ladders are decoder, mixture and encoder_decoder. The large run has ten times the FLOPs of the largest small one. Runs lie in
---workdir, and a ladder that was stopped goes on. A run is trained with several seeds, whose mean counts.
+--workdir, and a ladder that was stopped goes on. Runs that the ladder's file has are not trained again.
 """
 
 import dataclasses
@@ -27,7 +27,6 @@ from scripts.reproductions import at_once, small_decoder, training
 from scripts.reproductions.record import revision
 from trainers.text_table import markdown
 
-SEEDS = (0, 1)
 FOLDER = ROOT / "docs" / "scaling"
 PAGE = ROOT / "docs" / "SCALING.md"
 
@@ -50,12 +49,14 @@ class Ladder:
       experiment: returns the experiment of a rung.
       rungs: the small runs.
       target: the large one.
+      seeds: of each run; the mean of their losses counts.
     """
 
     title: str
     experiment: Callable[[Rung], Experiment]
     rungs: Sequence[Rung]
     target: Rung
+    seeds: Sequence[int] = (0, 1)
 
 
 def _decoder(rung: Rung) -> Experiment:
@@ -75,21 +76,33 @@ def _sizes(width: int) -> dict[str, Any]:
     return {"model_dim": width, "feed_forward.hidden_dim": 4 * width, "attention.heads": 4, "attention.head_dim": width // 4}
 
 
-# After 250 steps seeds of a run still differ by up to 4 % (docs/LOG.md): shorter runs would say little.
-_DENSE = (
-    *(Rung(width, steps) for width in (16, 24, 32, 48) for steps in (500, 1000, 2000)),
+# After 250 steps seeds of a run still differ by up to 4 % (docs/LOG.md): shorter runs would say little. Wide runs of few steps
+# and narrow ones of many, for the law is asked for a run that has both.
+_NARROW = tuple(Rung(width, steps) for width in (16, 24, 32) for steps in (500, 1000, 2000))
+_DECODERS = (
+    *_NARROW,
+    *(Rung(48, steps) for steps in (500, 1000, 2000)),
     *(Rung(64, steps) for steps in (500, 1000)),
     *(Rung(width, 4000) for width in (24, 32)),
+    *(Rung(56, 2000), Rung(88, 1000), Rung(96, 500), Rung(128, 500)),
 )
+_MIXTURES = (
+    *(Rung(width, steps, experts) for width in (16, 32) for steps in (500, 1000, 2000) for experts in (4, 16)),
+    *(Rung(width, steps, experts) for width, steps in ((48, 500), (48, 1000), (64, 500), (88, 500)) for experts in (4, 16)),
+)
+_ENCODER_DECODERS = (*_NARROW, Rung(40, 2000), Rung(48, 500), Rung(64, 500), Rung(64, 1000), Rung(104, 500))
 LADDERS = {
-    "decoder": Ladder("Decoders of two layers.", _decoder, _DENSE, Rung(176, 4000)),
+    "decoder": Ladder("Decoders of two layers.", _decoder, _DECODERS, Rung(176, 4000)),
     "mixture": Ladder(
         "Decoders of two layers in which every layer is a mixture, two experts a token.",
         _decoder,
-        tuple(Rung(width, steps, experts) for width in (16, 32, 48) for steps in (500, 1000) for experts in (4, 8, 16)),
-        Rung(96, 4000, 16),
+        _MIXTURES,
+        Rung(176, 2000, 16),
+        seeds=(0,),
     ),
-    "encoder_decoder": Ladder("T5 with two layers on each side, on spans of text.", _encoder_decoder, _DENSE, Rung(144, 4000)),
+    "encoder_decoder": Ladder(
+        "T5 with two layers on each side, on spans of text.", _encoder_decoder, _ENCODER_DECODERS, Rung(184, 2000), seeds=(0,)
+    ),
 }
 
 
@@ -157,7 +170,7 @@ def _trained(
 
     arms = {rung: training.Arm("-".join(map(str, dataclasses.astuple(rung))), ladder.experiment(rung)) for rung in rungs}
     known = {run["config"]: run for run in recorded}
-    runs = training.train(folder, [arm for arm in arms.values() if config_hash(arm.experiment) not in known], SEEDS)
+    runs = training.train(folder, [arm for arm in arms.values() if config_hash(arm.experiment) not in known], ladder.seeds)
     values = []
     for rung, arm in arms.items():
         config = config_hash(arm.experiment)
@@ -201,7 +214,7 @@ committed. The law is of [trainers/measure/loss_law.py](../trainers/measure/loss
 
 N is the multiplications of a token in the forward pass (its model FLOPs over six), D the training tokens, E the experts. Text,
 optimizer, rate and start are those of `gpt.small_decoder`; no text is seen twice. Losses are held-out, in nats a token, means
-over two seeds; all are measured but those of the law.
+over seeds; all are measured but those of the law.
 """
 
 
