@@ -23,6 +23,8 @@ class Execution:
         joined by "+" keep these activations (models/sharding/remat.py).
       remat_of: the same for components that differ, as (path, what is kept); it holds for the components inside them too, and
         the longest path wins, as with a layout's rules.
+      offload: what waits in the host's memory: "none", or names joined by "+" of activations, "layer_in" (each layer's input) and
+        "optimizer" (its state). The backward pass fetches an activation that is named here instead of computing it again.
       unroll: layers that are compiled one after the other in each turn of a loop over layers: all of them run sooner on CPUs,
         which copy what a loop keeps for the backward pass, and take as much longer to compile. 0 is all.
       dispatch: of a mixture of experts: "sort" (gathers), "einsum" (GShard's algorithm), "all_to_all" (the exchange between
@@ -41,6 +43,7 @@ class Execution:
     dtype: Dtype = "float32"
     remat: str = "none"
     remat_of: tuple[tuple[str, str], ...] = ()
+    offload: str = "none"
     unroll: int = 1
     dispatch: Dispatch = "sort"
     exchange_parts: int = 1
@@ -55,8 +58,10 @@ class Execution:
 
     def check(self, components: Collection[str], activations: Collection[str]) -> None:
         """Raises UserError for an activation or a component that the model does not have."""
-        for policy in (self.remat, *(policy for _, policy in self.remat_of)):
+        policies = (self.remat, *(policy for _, policy in self.remat_of))
+        for policy in policies:
             remat.check(policy, activations)
+        remat.check_offload(self.offload, policies, activations)
         for path, _ in self.remat_of:
             if path not in components:
                 raise UserError(f"remat_of: the model has no component {path!r}{nearest(path, components)}")
@@ -65,3 +70,13 @@ class Execution:
         """Returns what the backward pass keeps of the layers of a component."""
         within = [(len(name), kept) for name, kept in self.remat_of if f"{path}.".startswith(f"{name}.")]
         return max(within)[1] if within else self.remat
+
+    @property
+    def offloaded(self) -> tuple[str, ...]:
+        """Returns the names of the activations that wait in the host's memory."""
+        return tuple(name for name in remat.names(self.offload) if name != remat.OPTIMIZER)
+
+    @property
+    def offloads_optimizer(self) -> bool:
+        """Returns whether the optimizer's state waits in the host's memory."""
+        return remat.OPTIMIZER in remat.names(self.offload)

@@ -216,11 +216,12 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     shardings = None
     if mesh:
         everywhere = NamedSharding(mesh, PartitionSpec())
+        place = "pinned_host" if experiment.execution.offloads_optimizer else None
         shardings = State(
             step=everywhere,
             skipped=everywhere,
             params=jax.tree.map(lambda info: NamedSharding(mesh, info.spec()), infos),
-            optimizer=transforms.state_shardings(state.optimizer, changed, mesh),
+            optimizer=transforms.state_shardings(state.optimizer, changed, mesh, place),
         )
     _check_rows(experiment, model)
     return dataclasses.replace(plan, state=state, shardings=shardings)

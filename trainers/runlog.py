@@ -47,7 +47,12 @@ def names_full_disks(workdir: Path) -> Iterator[None]:
 
 
 # Fields that are younger than hashes which are kept, at the value that changes nothing: with them a hash is what it was.
-_LATER = frozenset(f"train.distillation.{line}" for line in ('class: "Distillation"', 'teacher: ""', "weight: 0.25"))
+_LATER = frozenset(
+    (
+        *(f"train.distillation.{line}" for line in ('class: "Distillation"', 'teacher: ""', "weight: 0.25")),
+        'execution.offload: "none"',
+    )
+)
 
 
 def config_hash(experiment: Experiment) -> str:

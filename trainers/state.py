@@ -30,6 +30,11 @@ class State:
     optimizer: PyTree
 
 
+def on_device(tree: PyTree) -> PyTree:
+    """Returns arrays of a jitted program in the device's memory, where it computes; the host's may have some of them."""
+    return jax.device_put(tree, jax.memory.Space.Device)
+
+
 def reordered(tree: PyTree, schedules: Mapping[str, Schedule], order: Callable, *, consume: bool = False) -> PyTree:
     """Returns parameters, or arrays that belong to them under their names, with layers in another order.
 
@@ -60,7 +65,7 @@ def _reordering(
     """
 
     def reorder(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(order(x, s) for x, s in zip(arrays, schedules, strict=True))
+        return tuple(order(x, s) for x, s in zip(on_device(arrays), schedules, strict=True))
 
     return jax.jit(reorder, out_shardings=shardings, donate_argnums=range(len(schedules)) if consume else ())
 

@@ -17,7 +17,7 @@ from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers.transforms import optimized
 from trainers.plan import Plan
 from trainers.runtime.chips import Options, compile_with, options_for
-from trainers.state import State
+from trainers.state import State, on_device
 
 Metrics = dict[str, jax.Array]
 
@@ -78,14 +78,17 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
 
         with jax.named_scope("optimizer"):  # in the compiled program, names what belongs to it
-            updates, optimizer = plan.tx.update(grads, state.optimizer, trained)
+            # `out_shardings` put it back.
+            offloads = plan.experiment.execution.offloads_optimizer
+            before = on_device(state.optimizer) if offloads else state.optimizer
+            updates, optimizer = plan.tx.update(grads, before, trained)
             changed: Any = optax.apply_updates(trained, updates)
             statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
                 params=if_finite(changed | frozen | statistics, state.params),
-                optimizer=if_finite(optimizer, state.optimizer),
+                optimizer=if_finite(optimizer, before),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
             "loss": loss.value,

@@ -7,18 +7,19 @@ component path, layout) is hashed into every trace: tracing reads no global, so 
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from jax.ad_checkpoint import checkpoint_name
 from jax.sharding import PartitionSpec
 
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
 from models.sharding.pipelines.gpipe import circular
-from models.sharding.remat import names
+from models.sharding.remat import LAYER_IN, names
 from models.sharding.stacks import layer_scan
 
 PyTree = Any
@@ -92,12 +93,34 @@ def _keeps(primitive: Any, *operands: Any, **params: Any) -> Any:
     return jax.checkpoint_policies.dots_with_no_batch_dims_saveable(primitive, *operands, **params)
 
 
-def _policy(remat: str) -> Any:
+def _policy(remat: str, offloaded: Sequence[str]) -> Any:
     """Returns the policy of `jax.checkpoint` (models/sharding/remat.py)."""
     if remat == "dots":
         names_too = jax.checkpoint_policies.save_only_these_names(SCALED)
         return jax.checkpoint_policies.save_from_both_policies(_keeps, names_too)
-    return jax.checkpoint_policies.save_only_these_names(*names(remat))
+    return jax.checkpoint_policies.save_and_offload_only_these_names(
+        names_which_can_be_saved=names(remat),
+        names_which_can_be_offloaded=offloaded,
+        offload_src="device",
+        offload_dst="pinned_host",
+    )
+
+
+def _recomputed(body: Callable, scope: Component) -> Callable:
+    """Returns the body of a loop over layers, of which the backward pass finds what the component's execution says."""
+    if scope.remat == "none":
+        return body
+    offloaded = scope.execution.offloaded
+
+    def named(x: jax.Array) -> jax.Array:
+        return checkpoint_name(x, LAYER_IN) if x.ndim > 1 else x  # a number that layers add to is not worth the way
+
+    def with_input(carry: PyTree, *of_layer: Any) -> Any:
+        return body(jax.tree.map(named, carry), *of_layer)
+
+    return jax.checkpoint(
+        with_input if LAYER_IN in offloaded else body, policy=_policy(scope.remat, offloaded), prevent_cse=False
+    )
 
 
 def scan(
@@ -114,8 +137,8 @@ def scan(
         loop.
       staged: whether pipeline stages may be used; they have loops of their own.
     """
-    if scope is not None and scope.remat != "none":
-        body = jax.checkpoint(body, policy=_policy(scope.remat), prevent_cse=False)
+    if scope is not None:
+        body = _recomputed(body, scope)
     unroll = 1 if scope is None else scope.execution.unroll
     with jax.named_scope(scope.path if scope else ""):  # in the trace, by which a program's readers know the stack's component
         if scope is not None and staged and (pipeline := scope.layout.pipeline(scope.path)):
@@ -123,7 +146,8 @@ def scan(
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
-        recomputes = scope is not None and scope.remat != "none" and unroll == 1
+        # A loop of our own writes what it keeps into the device's memory.
+        recomputes = scope is not None and scope.remat != "none" and unroll == 1 and not scope.execution.offloaded
         return layer_scan(body, carry, stacked, rows, recomputes=recomputes, unroll=unroll or True)
 
 

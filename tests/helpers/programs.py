@@ -8,7 +8,19 @@ from trainers.runtime.chips import Chip, Slice
 
 US = 1e-6
 # A cycle and a byte over a link take a nanosecond, a hop a microsecond; memory has 10 kB a microsecond, products 1 MFLOP.
-CHIP = Chip("toy", peak=1e12, clock=1e9, memory=1e9, bandwidth=1e10, link=1e9, torus=3, config="", options={})
+CHIP = Chip(
+    "toy",
+    peak=1e12,
+    clock=1e9,
+    memory=1e9,
+    bandwidth=1e10,
+    link=1e9,
+    host_link=1e9,
+    host_memory=1e9,
+    torus=3,
+    config="",
+    options={},
+)
 SLICE = Slice(CHIP, (4, 4, 2))
 MESH = {"x": 4, "y": 4, "z": 2}  # its axes are the torus's; z is no ring
 X, Y, Z = "[8,4]<=[4,8]T(1,0)", "[8,4]<=[4,4,2]T(0,2,1)", "[16,2]<=[32]"
@@ -43,6 +55,6 @@ def priced(*lines: str, before: str = "", **kwargs) -> Price:
 def price_of(p: Program, **kwargs) -> Price:
     cost = price(p, SLICE, list(itertools.product(*map(range, SLICE.dims))), MESH, **kwargs)
     assert abs(sum(cost.exposed.values()) - cost.step_s) < 1e-12
-    others = sum(cost.exposed[kind] for kind in ("matrix", "vector", "kernel", "dma", "unpriced"))
+    others = sum(cost.exposed[kind] for kind in ("matrix", "vector", "kernel", "dma", "host", "unpriced"))
     assert abs(others + cost.exposed_s - cost.step_s) < 1e-12
     return cost

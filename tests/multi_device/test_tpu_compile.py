@@ -96,6 +96,25 @@ with tempfile.TemporaryDirectory() as folder:
     files = " ".join(sorted(os.listdir(folder)))
 print(json.dumps(re.findall(r"after_(shardy-xla|sharding-propagation|[a-z-]*spmd-partitioning)\\b", files)))
 """
+OFFLOAD = """
+from models.sharding.layouts import fully_sharded
+from trainers.hlo.parsing import HOST, parse
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+sizes = {"model_dim": 256, "feed_forward.hidden_dim": 512, "attention.heads": 4, "attention.head_dim": 64, "layers": 4}
+model = changed(e.model, sizes | {"positions.rows": 128, "dropout": 0.0})
+data = dataclasses.replace(e.data, batch_size=16, length=128)
+execution = Execution(dtype="bfloat16", remat="attention_out", offload="layer_in+up+optimizer")
+p = make_plan(dataclasses.replace(e, model=model, data=data, layout=fully_sharded(8, 1), execution=execution), devices)
+compiled = step.compile_step(p)
+memory = compiled.memory_analysis()
+moves = [i for c in parse(compiled.as_text()).computations.values() for i in c.instructions if HOST in i.spaces]
+print(json.dumps({
+    "activations": memory.host_temp_size_in_bytes,
+    "state": memory.host_argument_size_in_bytes,
+    "optimizer": tables.optimizer_bytes(p),
+    "starts": sorted({i.opcode for i in moves if i.opcode.endswith("-start")}),
+}))
+"""
 pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
@@ -139,6 +158,16 @@ def test_a_tpu_step_is_compiled_with_its_plans_options():
     assert "xla_tpu_no_such_option=True is left out" in line and "No such compile option" in line
     assert report["run"] == report["planned"] and report["run"][0] > 0
     assert report["plain"][0] == 0
+
+
+@pytest.mark.slow
+def test_a_tpu_moves_what_is_offloaded_beside_its_work():
+    """The inputs and hidden products of four layers, two rows of 128 tokens a chip, lie in the host's memory, and Adam's moments,
+    padded to tiles, before and after a step; all copies are started and waited for."""
+    report = said(OFFLOAD)
+    assert report["activations"] == 4 * 2 * 128 * (256 + 512) * 2
+    assert report["optimizer"] <= report["state"] < 1.5 * report["optimizer"]
+    assert report["starts"] == ["copy-start", "dynamic-slice-start", "dynamic-update-slice-start"]
 
 
 @pytest.mark.slow

@@ -69,6 +69,15 @@ def test_resuming_equals_not_stopping(whole_run, small, tmp_path):
     jax.tree.map(assert_array_equal, a, b)
 
 
+def test_an_optimizer_on_the_host_is_saved_and_comes_back_there(whole_run, small, tmp_path):
+    """Its state goes through a checkpoint to the host's memory, and from there to a run that has it on the device; every number
+    is that of a run that always had."""
+    offloaded = varied(small, offload="optimizer")
+    for e, steps in ((offloaded, 2), (offloaded, 4), (small, 6)):
+        assert run(with_train(e, steps=steps, checkpoint={"keep": 10}), tmp_path) == runlog.DONE
+    assert curve(tmp_path) == curve(whole_run)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_restores_onto_another_mesh(whole_run, small, tmp_path):
     """Weights saved from one device go on under a layout of eight, and the losses stay."""

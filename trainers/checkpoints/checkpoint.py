@@ -28,7 +28,7 @@ from models.errors import UserError, told
 from trainers import lora, runlog
 from trainers.plan import Plan
 from trainers.runtime.processes import any_process, versions
-from trainers.state import by_name
+from trainers.state import by_name, on_device
 
 FORMAT = "shardzoo-checkpoint-1"
 _META = {"format": str, "experiment": dict, "versions": dict, "data": str, "checksums": dict}
@@ -99,7 +99,7 @@ def checksums(tree: Any) -> Any:
             place = place * jnp.uint32(size) + jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
         return jnp.sum(bits * (place * jnp.uint32(2654435761) * 2 + 1), dtype=jnp.uint32)
 
-    return jax.tree.map(checksum, tree)
+    return jax.tree.map(checksum, on_device(tree))
 
 
 def checksum_on_host(x: Any) -> int:

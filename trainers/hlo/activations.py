@@ -56,7 +56,9 @@ class Traced:
     times: int
 
     def kept(self, how: Execution) -> float:
-        """Returns the bytes that an execution keeps for the backward pass, relative to the activation's own."""
+        """Returns the bytes that an execution keeps on the device for the backward pass, relative to the activation's own."""
+        if self.waits_on_host(how):
+            return 0
         policy = how.remat_at(self.component)
         if policy == "none":
             return self.kind.copies
@@ -65,6 +67,10 @@ class Traced:
         if policy == "dots":
             return self.kind.product and "act_expert" not in self.axes
         return self.name in remat.names(policy)
+
+    def waits_on_host(self, how: Execution) -> bool:
+        """Returns whether an execution keeps it for the backward pass in the host's memory."""
+        return (remat.LAYER_IN if self.name == CARRY else self.name) in how.offloaded
 
 
 def activations(e: Experiment) -> tuple[Traced, ...]:

@@ -22,6 +22,7 @@ _TOKENS = re.compile(rf"{_STRING}|[^\"(){{}}\[\],]+|.", re.S)
 _SHAPE = re.compile(r"([a-z]\w*)\[([\d,<=]*)\]")
 _LAYOUT = re.compile(r"[a-z]\w*\[[\d,<=]*\](?:\{([^{}]*)\})?")
 _SPACE = re.compile(r"S\((\d+)\)")
+HOST = 5  # the memory space of the host
 _OP_NAME = re.compile(rf"op_name=({_STRING})", re.S)
 
 
@@ -81,7 +82,8 @@ class Instruction:
 
     @functools.cached_property
     def spaces(self) -> tuple[int, ...]:
-        """Memory space of each of `shapes`, from a TPU's layouts: 0 is a device's main memory, others are on chip."""
+        """Memory space of each of `shapes`, from a TPU's layouts: 0 is a device's main memory, HOST the host's, others are on
+        chip."""
         matches = (_SPACE.search(layout) for layout in _LAYOUT.findall(self.result))
         return tuple(int(space[1]) if space else 0 for space in matches)
 

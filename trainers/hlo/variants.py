@@ -7,14 +7,15 @@ from configs.experiment import Experiment
 
 
 def with_remat(e: Experiment, policy: str) -> Experiment:
-    """Returns the same experiment, whose backward pass keeps the same of every layer (models/sharding/remat.py)."""
-    return _with(e, remat=policy, remat_of=())
+    """Returns the same experiment, whose backward pass keeps the same of every layer (models/sharding/remat.py), all of it on the
+    device."""
+    return _with(e, remat=policy, remat_of=(), offload="none")
 
 
 def mathematical(e: Experiment) -> Experiment:
     """Returns the experiment as the mathematics has it: nothing is computed a second time, no product is only a way to move
     tokens, and experts multiply the tokens that are sent to them, no empty slots."""
-    return _with(unquantized(e), remat="none", remat_of=(), dispatch="ragged")
+    return _with(with_remat(unquantized(e), "none"), dispatch="ragged")
 
 
 def with_slots(e: Experiment) -> Experiment:

@@ -210,9 +210,14 @@ def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionS
     return specs
 
 
-def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh) -> PyTree:
-    """Returns `state_specs` as a tree of NamedShardings."""
-    shardings = [NamedSharding(mesh, spec) for _, spec in state_specs(state, infos).values()]
+def state_shardings(state: PyTree, infos: PyTree, mesh: Mesh, place: str | None = None) -> PyTree:
+    """Returns `state_specs` as a tree of NamedShardings.
+
+    Args:
+      place: the kind of memory in which arrays lie, by default the device's own; single numbers lie there in any case.
+    """
+    specs = state_specs(state, infos).values()
+    shardings = [NamedSharding(mesh, spec, memory_kind=place if x.ndim else None) for x, spec in specs]
     return jax.tree.unflatten(jax.tree.structure(state), shardings)
 
 

@@ -25,6 +25,7 @@ from trainers.runtime.chips import Slice
 EFFICIENCY = 0.87  # of matrix products, as a share of the peak
 SCORE_TRAFFIC = 40  # bytes through HBM for each attention logit, forward and backward
 EXPOSED = 0.65  # share of communication that concurrent products do not hide
+FORWARD = 1 / 3  # share of a step's products that copies of activations to the host can hide behind
 EXPOSED_ALL_TO_ALL = 0.5  # the same for the all-to-alls of tokens to their experts and back
 # Copies held during a layer's backward pass: of gathered activations, with their gradients; of its weights, and some of the next
 # layer's.
@@ -55,6 +56,7 @@ class Work:
     def __init__(self, e: Experiment):
         self.e, self.layout = e, e.layout
         self.plan, self.optimizer_bytes = _plan(_key(e))
+        self.optimizer_on_host = self.optimizer_bytes if e.execution.offloads_optimizer else 0
         model = self.plan.model
         self.path = model.stack_name if isinstance(model, Staged) else ""  # its rules are taken for all layers
         self.rules = self.layout.resolve(self.path)
@@ -77,7 +79,7 @@ class Work:
         parameters = sum(info.bytes_per_device for info in self.plan.parameters)
         at_loss, at_lookup = self._at_ends()
         working = max(self._kept() + max(self._at_layer(), at_loss), at_lookup)
-        return parameters + self.optimizer_bytes + working
+        return parameters + self.optimizer_bytes - self.optimizer_on_host + working
 
     def _kept(self) -> float:
         """Returns the bytes of activations that are kept for the backward pass."""
@@ -153,7 +155,8 @@ class Work:
     # --- time ---
 
     def step_s(self, pod: Slice) -> float:
-        """Returns the time of products, bubble, attention's memory traffic and exposed communication; raises LayoutError."""
+        """Returns the time of products, bubble, attention's memory traffic, exposed communication and exposed copies to the host;
+        raises LayoutError."""
         links, s, rounds = Links(self.e, pod), self.schedule, self.e.train.microbatches
         needed = activations.program_flops(variants.with_remat(self.e, "none"))
         done = activations.program_flops(self.e)
@@ -168,7 +171,9 @@ class Work:
         tokens = [(a, shard) for a, shard in self.shards if a.kind.exchanged]
         exchanged = sum(a.times * self._exchange_s(a, shard, links) for a, shard in tokens) / stages
         traffic = SCORE_TRAFFIC * scores / stages / pod.chip.bandwidth
-        return products + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
+        copied = rounds * sum(a.times * shard for a, shard in self.shards if a.waits_on_host(self.e.execution)) / stages
+        host = max(0.0, copied / pod.chip.host_link - FORWARD * products) + self.optimizer_on_host / pod.chip.host_link
+        return products + host + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
 
     def _weight_s(self, info: ParamInfo, links: "Links") -> float:
         """Returns the time to gather a weight forward and backward, scatter its gradient, and sum it over the weight's copies."""
@@ -190,7 +195,8 @@ class Work:
     def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
         """Returns the time of the all-to-alls between groups and experts, in all passes."""
         axes = tuple(axis for axis in self.rules.get("act_expert", ()) if axis in self.rules.get("group", ()))
-        again = a.kind.copies and not a.kept(self.e.execution)
+        how = self.e.execution
+        again = a.kind.copies and not a.kept(how) and not a.waits_on_host(how)
         return (3 if again else 2) * links.exchange_s(size, axes)
 
 

@@ -15,10 +15,11 @@ from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
 from models.sharding.layouts import Recipe, also
 from trainers.hlo import variants
-from trainers.hlo.activations import activations
+from trainers.hlo.activations import CARRY, activations
 from trainers.pods.bound import Work
 from trainers.runtime.chips import Slice
 
+OFFLOADS = (remat.LAYER_IN, f"{remat.LAYER_IN}+{remat.OPTIMIZER}")
 STAGES, MICROBATCHES = 32, 8  # upper limits: of stages, and of microbatches for each stage
 
 
@@ -51,7 +52,8 @@ def describe(e: Experiment, pod: Slice) -> str:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
     words += [f"{axis}={torus.as_text(parts, pod.dims)}" for axis, parts in placement.items() if parts]
     by_component = [f"remat[{path}]={kept}" for path, kept in e.execution.remat_of]
-    return " ".join([*words, f"remat={e.execution.remat}", *by_component])
+    on_host = [f"offload={e.execution.offload}"] if e.execution.offload != "none" else []
+    return " ".join([*words, f"remat={e.execution.remat}", *by_component, *on_host])
 
 
 def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
@@ -71,10 +73,14 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
 
 def _executions(e: Experiment) -> list[Execution]:
-    """Returns executions that differ in what the backward pass keeps, the experiment's own first; only what the model has."""
+    """Returns executions that differ in what the backward pass keeps, and where, the experiment's own first; only what the model
+    has."""
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
-    return list(dict.fromkeys([e.execution, *(variants.with_remat(e, policy).execution for policy in policies)]))
+    on_device = [variants.with_remat(e, policy).execution for policy in policies]
+    recomputing = [how for how in on_device if how.remat not in ("none", "dots") and CARRY in has]
+    on_host = [dataclasses.replace(how, offload=offload) for how in recomputing for offload in OFFLOADS]
+    return list(dict.fromkeys([e.execution, *on_device, *on_host]))
 
 
 def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:

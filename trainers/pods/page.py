@@ -4,13 +4,14 @@ how the mesh is placed on the torus.
 `page(report)` takes plain data, as in JSON. These keys are required:
 
   experiment, topology ("v4:8x16x16"), chips, mesh {axis: size}, modelled_step_s, parts {"matrix", "vector", "kernel",
-  "communication", "memory", "bubble", "unpriced": seconds of the step; only exposed ones of communication and memory}.
+  "communication", "memory", "host", "bubble", "unpriced": seconds of the step; of communication and copies, exposed ones}.
 
 All others may be missing, None or empty; the page then leaves out their part:
 
   layout, options, published (text); error_pct (of predicted runs that were held out), modelled_mfu, modelled_hfu,
     modelled_mfu_all_slots (of a mixture), expected_mfu (derated by the calibration), units_per_s, days, model_flops
   fits, hbm_gib_per_chip, hbm_limit_gib, memory {"parameters", "optimizer", "batch", "temporary", "other": GiB}
+  host_gib_per_chip, in the host's memory
   torus {"dims": [8, 16, 16], "wrap": [true, ..]}, assignment {mesh axis: "y4z"}
   exposed_communication_share, exposed_all_to_all_share, bubble_share
   collectives [{kind, axes (None: along none), in_loop, times, bytes (on one device a step), seconds, exposed_s}]
@@ -41,6 +42,7 @@ PARTS = {
     "kernel": "kernels",
     "communication": "exposed communication",
     "memory": "exposed memory copies",
+    "host": "exposed copies from and to the host",
     "bubble": "pipeline bubble",
     "unpriced": "not priced",
 }
@@ -258,6 +260,8 @@ def memory(r: Report) -> dict[str, Any]:
         room = f"{difference} {'free' if total <= limit else 'too much'}"
         free = [("free", "free", difference, percent((limit - total) / limit))] if total <= limit else []
         caption += f"; the upright line is the limit, {limit:.2f} GiB: {room}"
+    if on_host := r["host_gib_per_chip"]:
+        caption += f"; {on_host:.2f} GiB more lie in the host's memory"
         listed += f"; limit {limit:.2f} GiB, {room}"
     return {
         "segments": segments,

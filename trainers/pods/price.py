@@ -2,9 +2,9 @@
 
 The compiler notes its own estimate of cycles for nearly everything that a core computes. It has none for collectives, priced by
 their bytes and the bandwidth of links (trainers.pods.links), none for copies between memories, priced by their bytes and the
-bandwidth of the main memory, none for gathers of rows, priced likewise by what they read and write, and none for Pallas kernels,
-priced by their FLOPs at a declared share of the peak. Instructions run in the order of the text (trainers.pods.simulation).
-Instructions without a price are listed as problems, never silently left out.
+bandwidth of the main memory, or of the link to the host, none for gathers of rows, priced by what they read and write in the main
+memory, and none for Pallas kernels, priced by their FLOPs at a declared share of the peak. Instructions run in the order of the
+text (trainers.pods.simulation). Instructions without a price are listed as problems, never silently left out.
 
 Sorts, and gathers and scatters of single numbers, have no estimate either. They count as unpriced, by the bytes in main memory
 that they touch, which is too little where numbers are many. Not modelled: copies and collectives slowing the core down, barriers,
@@ -20,7 +20,7 @@ from collections.abc import Mapping, Sequence
 
 from trainers.hlo import collectives, products
 from trainers.hlo.collectives import KINDS, UNREAD, Collective
-from trainers.hlo.parsing import Computation, HloError, Instruction, Program, phase
+from trainers.hlo.parsing import HOST, Computation, HloError, Instruction, Program, phase
 from trainers.hlo.trip_counts import Node, Site, tree
 from trainers.pods.links import Torus, Transfer
 from trainers.pods.simulation import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
@@ -46,6 +46,7 @@ _FREE = {
 _FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
 _CLEAR_TARGETS = {"ZeroCrop"}  # zeroes the padding beyond an array's end in place: at most its bytes
 _MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}
+_WRITES = {"copy", "dynamic-update-slice"}  # of these the first array is what is written; of others, what is read
 _ROW = 512  # bytes; rows from this size on are moved at the memory's bandwidth, whatever their order
 _SMALL = 2**20  # bytes; instructions up to this size without an estimate are free, except fusions and kernels
 
@@ -214,6 +215,10 @@ class _Reader:
         if cycles := _CYCLES.search(i.suffix):
             row = self._row(site, "matrix" if flops else "vector", flops=flops)
             return [Run(Work(row, int(cycles[1]) / self.chip.clock))]
+        operands = [self._around(site)[name] for name in i.operands]
+        if i.opcode in _MOVES and HOST in (*i.spaces, *(space for operand in operands for space in operand.spaces)):
+            sizes = (s.bytes for array in (i, *operands) for s in array.shapes if s.dims)
+            return [Run(self._host_copy(site, min(sizes)))]
         row = self._row(site, "unpriced", flops=flops)
         if i.opcode not in ("fusion", "custom-call") and row.bytes <= _SMALL:
             return []
@@ -258,7 +263,17 @@ class _Reader:
             raise HloError(f"%{i.name}: {i.opcode} of {', '.join(sorted(other)) or 'nothing known'} has no price")
         # The smallest array is the one that moves: the slice, not its source. Scalars are indices and contexts.
         size = min((s.bytes for s in i.shapes if s.dims), default=0)
+        if HOST in i.spaces:
+            return self._host_copy(node.site, size)
         return Work(self._row(node.site, "dma", bytes=size), size / self.chip.bandwidth, frozenset({"memory"}))
+
+    def _host_copy(self, site: Site, size: int) -> Work:
+        """Returns the work of a copy from or to the host's memory; the link has a queue for each direction."""
+        i = site.instruction
+        writes = i.spaces[0] == HOST and i.opcode.removesuffix("-start") in _WRITES
+        return Work(
+            self._row(site, "host", bytes=size), size / self.chip.host_link, frozenset({"to host" if writes else "from host"})
+        )
 
     def _transfer(self, site: Site, *, several: bool = False) -> Work:
         """Returns the work of a collective; `several` if the enclosing fusion has others."""

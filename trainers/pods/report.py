@@ -50,6 +50,8 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     problems = list(priced.problems)
     if not low <= ratio <= high:
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's in all slots, outside {low} to {high}")
+    if compiled.host > chip.host_memory:
+        problems.append(f"{compiled.host / GIB:.1f} GiB a chip in the host's memory, which has {chip.host_memory / GIB:.1f}")
     mfu = needed / (step * pod.chips * chip.peak)
     error = None if is_mixture else calibration.error(chip.name)  # all published runs that calibrate are dense models
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
@@ -58,7 +60,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     useful = 1 - bubble_s / max(sum(busy.values()), bubble_s, 1e-12)
     parts = {name: seconds * useful for name, seconds in busy.items()}
     parts |= {"bubble": bubble_s, "communication": priced.exposed_s}
-    parts |= {"memory": priced.exposed["dma"], "unpriced": priced.exposed["unpriced"]}
+    parts |= {"memory": priced.exposed["dma"], "host": priced.exposed["host"], "unpriced": priced.exposed["unpriced"]}
     assignment = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
     return {
         "experiment": e.name,
@@ -71,9 +73,12 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
         "remat": e.execution.remat,
+        "offload": e.execution.offload,
         "fits": True,
         "hbm_gib_per_chip": compiled.peak / GIB,
         "hbm_limit_gib": chip.memory / GIB,
+        "host_gib_per_chip": compiled.host / GIB,
+        "host_limit_gib": chip.host_memory / GIB,
         "memory": {name: size / GIB for name, size in compiled.memory.items()},
         "model_flops": needed,
         "slot_flops": in_slots,
@@ -179,6 +184,7 @@ def as_text(report: dict[str, Any]) -> str:
     lines = [
         f"{report['experiment']} on {report['topology']}: {report['chips']} chips, layout {report['layout']!r}: {placement}",
         f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
+        *_on_host(report),
         f"  step {seconds(step)}, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
         *_trust(report),
         f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",
@@ -202,6 +208,14 @@ def as_text(report: dict[str, Any]) -> str:
     lines += ["", *(f"  CHECK FAILED: {problem}" for problem in report["problems"])]
     versions = ", ".join(f"{name} {version}" for name, version in report["versions"].items())
     return "\n".join([*lines, f"  compiled in {report['compile_s']:.0f} s by {versions}, options {report['options']!r}"])
+
+
+def _on_host(report: dict[str, Any]) -> list[str]:
+    """Returns the line of what lies in the hosts' memory, if anything does."""
+    if not report["host_gib_per_chip"]:
+        return []
+    used, limit = report["host_gib_per_chip"], report["host_limit_gib"]
+    return [f"  in the host's memory: {used:.1f} of {limit:.1f} GiB a chip, offload={report['offload']}"]
 
 
 def _trust(report: dict[str, Any]) -> list[str]:
@@ -230,4 +244,5 @@ def _cells(row: dict[str, Any]) -> list[str]:
     shares = (f"{100 * row[f'{name}_share']:.1f} %" for name in ("exposed_communication", "exposed_all_to_all", "bubble"))
     figures = [f"{row['hbm_gib_per_chip']:.1f}", f"{row['modelled_step_s']:.4g}", f"{row['modelled_mfu']:.3f}"]
     figures += [slots, f"{row['modelled_hfu']:.3f}", *shares]
-    return [row["experiment"], row["topology"], f"{row['layout']} {mesh}", row["remat"], *figures, row["published"]]
+    kept = row["remat"] if row["offload"] == "none" else f"{row['remat']}, host {row['offload']}"
+    return [row["experiment"], row["topology"], f"{row['layout']} {mesh}", kept, *figures, row["published"]]

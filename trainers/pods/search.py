@@ -139,7 +139,7 @@ def nearest(e: Experiment, pool: list[Estimated], limit: float) -> list[Estimate
     seen, matches = set(), []
     for candidate, estimate in pool:
         new = candidate.experiment
-        key = dataclasses.replace(new.layout, torus=()), new.execution.remat
+        key = dataclasses.replace(new.layout, torus=()), new.execution
         if key not in seen and estimate.memory_bytes <= limit:
             matches.append((candidate, estimate))
         seen.add(key)

@@ -1,8 +1,9 @@
 """The schedule of one step on a device, and a simulation of it: waiting, hidden transfers, and total time.
 
 A scheduled TPU program runs its instructions in the order of its text, one at a time. Operations that they start and later wait
-for run concurrently: transfers over the links between chips, and copies between a chip's memories. Each link direction of the
-torus, and the memory, is a queue that serves one transfer after the other; queues do not slow each other or the computation.
+for run concurrently: transfers over the links between chips, copies between a chip's memories, and copies from and to the host's.
+Each direction of a link of the torus or to the host, and the memory, is a queue that serves one transfer after the other; queues
+do not slow each other or the computation.
 """
 
 import dataclasses
@@ -22,7 +23,7 @@ class Row:
     Attributes:
       name: the instruction's name in the program.
       kind: "matrix" (has a matrix product), "vector", "kernel" (Pallas), "unpriced" (no estimate: bytes over the bandwidth of the
-        memory), "dma" (a copy between memories), or a collective's kind.
+        memory), "dma" (a copy between memories), "host" (one from or to the host's), or a collective's kind.
       label: the last part of JAX's name for the operation, such as "dot_general".
       component: "forward", "backward", "rematerialised", "optimizer" or "other".
       source: "file:line" that was traced, "" where none is noted.
@@ -109,7 +110,8 @@ class Span:
     Only the first iterations of a loop have bars, at their times in the step; the last of these stands for all that follow.
 
     Attributes:
-      lane: "matrix", "vector" (with "unpriced"), "kernel", "wait" (the core waits for a collective or a copy), "links", "dma".
+      lane: "matrix", "vector" (with "unpriced"), "kernel", "wait" (the core waits for a collective or a copy), "links", "dma",
+        "host".
       label: the label of the instruction's row.
       kind: the kind of that row.
       loops: the iterations that it is in.
@@ -227,6 +229,6 @@ class Simulation:
         if row.kind in CORE:
             lane = "" if waits else row.kind.replace("unpriced", "vector")
         else:
-            lane = "wait" if waits else "dma" if row.kind == "dma" else "links"
+            lane = "wait" if waits else row.kind if row.kind in ("dma", "host") else "links"
         if lane and end > start:
             self.spans.append(Span(start, end, lane, row.label, row.kind, loops))

@@ -54,6 +54,7 @@ class Compiled:
       text: the scheduled program.
       peak: peak memory of a chip in bytes, as the compiler counts it.
       memory: the same by category.
+      host: bytes in the host's memory for a chip.
       seconds: time that compiling took.
     """
 
@@ -61,6 +62,7 @@ class Compiled:
     text: str
     peak: int
     memory: dict[str, int]
+    host: int
     seconds: float
 
 
@@ -80,12 +82,13 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
         raise DoesNotFit(e.name, str(pod), *sizes) from None
     analysis: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in plan.parameters)
-    optimizer = tables.optimizer_bytes(plan)
+    optimizer = 0 if e.execution.offloads_optimizer else tables.optimizer_bytes(plan)
+    host = analysis.host_argument_size_in_bytes + analysis.host_temp_size_in_bytes
     output = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     batch = analysis.argument_size_in_bytes - parameters - optimizer
     memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
     memory["temporary"] = analysis.peak_memory_in_bytes - sum(memory.values())
-    return Compiled(plan, compiled.as_text() or "", analysis.peak_memory_in_bytes, memory, time.time() - began)
+    return Compiled(plan, compiled.as_text() or "", analysis.peak_memory_in_bytes, memory, host, time.time() - began)
 
 
 def parse_out_of_memory(message: str) -> tuple[float, float] | None:

@@ -26,6 +26,7 @@ LANES = {
     "wait": Lane("waits", 12, "communication"),
     "links": Lane("links", 12, "links"),
     "dma": Lane("DMA", 8, "memory"),
+    "host": Lane("host link", 8, "host"),
 }
 
 Span = Mapping[str, Any]

@@ -1,7 +1,9 @@
 """TPU generations: the performance of a chip, the network of chips, and the compiler options that are safe on them.
 
 Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); the v4 clock is
-implied by its peak, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s.
+implied by its peak, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s. Links to hosts: "How to Scale Your Model"
+(jax-ml.github.io/scaling-book), part 2: 15 GB/s a chip, 32 GB/s on v6e. Hosts' memories are those of Google's virtual machines
+with all chips of a host, 407, 384, 448 and 1,440 GB for 4, 8, 4 and 8 chips; all but v5e's are from memory.
 """
 
 from __future__ import annotations
@@ -36,6 +38,8 @@ class Chip:
       memory: usable bytes of HBM, the compiler's own limit.
       bandwidth: bytes/s of HBM.
       link: bytes/s of one link between chips, in one direction.
+      host_link: bytes/s between a chip and its host, in one direction.
+      host_memory: bytes of the host's memory for each of its chips.
       torus: dimensions of the network.
       config: the compiler's name of the chip's configuration: "megacore" for v4 and v5p, whose two cores act as one.
       options: compiler options, by the name of the set.
@@ -47,6 +51,8 @@ class Chip:
     memory: float
     bandwidth: float
     link: float
+    host_link: float
+    host_memory: float
     torus: int
     config: str
     options: Mapping[str, Options]
@@ -85,10 +91,10 @@ _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, *
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 3, "megacore", _SETS),
-        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 2, "default", _V5E),
-        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 3, "megacore", _WITH_SPARSE_CORES),
-        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 2, "default", _WITH_SPARSE_CORES),
+        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 3, "megacore", _SETS),
+        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 2, "default", _V5E),
+        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 3, "megacore", _WITH_SPARSE_CORES),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 2, "default", _WITH_SPARSE_CORES),
     )
 }
 

@@ -10,6 +10,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
+from models.errors import UserError
 from models.execution import Execution
 from models.parts import nested
 from models.parts.activations import DENSE
@@ -158,6 +159,26 @@ def test_an_unknown_activation_is_refused_with_the_nearest():
     """A misspelt name in `remat` is one line that names the nearest."""
     with pytest.raises(ValueError, match="no activation 'contxt'; did you mean 'context'"):
         Execution(remat="contxt+gate").check((), DENSE)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"offload": "layer_inn"}, "offload='layer_inn': no activation 'layer_inn'; did you mean 'layer_in'"),
+        ({"offload": "layer_in"}, "remat='none' keeps what has no name on the device; with offloaded activations it is 'full'"),
+        ({"offload": "gate+optimizer", "remat": "context+gate"}, "remat='context+gate' keeps 'gate' on the device; name it once"),
+        (
+            {"offload": "layer_in", "remat": "full", "remat_of": (("encoder", "dots"),)},
+            "offload='layer_in': remat='dots' keeps what has no name",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_what_cannot_be_offloaded_is_refused(fields, said):
+    """In one line that names both settings; the optimizer's state needs no recomputation."""
+    Execution(offload="optimizer").check((), DENSE)
+    with pytest.raises(UserError, match=re.escape(said)):
+        Execution(**fields).check(("encoder",), DENSE)
 
 
 def test_rotary_products_depend_on_distance_alone(float64):

@@ -75,6 +75,8 @@ REPORT: dict[str, Any] = {
     "fits": True,
     "hbm_gib_per_chip": 27.94,
     "hbm_limit_gib": 30.75,
+    "host_gib_per_chip": 0.0,
+    "offload": "none",
     "memory": {"parameters": 2.62, "optimizer": 5.24, "batch": 0.04, "temporary": 19.71, "other": 0.33},
     "modelled_step_s": 17.5,
     "modelled_mfu": 0.601,

@@ -17,7 +17,7 @@ def us(seconds: float) -> float:
 
 def parts(result: Price) -> dict[str, float]:
     """The step and what it is made of, without the zeros."""
-    kinds = {name: result.exposed[name] for name in ("matrix", "vector", "kernel", "dma", "unpriced")}
+    kinds = {name: result.exposed[name] for name in ("matrix", "vector", "kernel", "dma", "host", "unpriced")}
     return {name: us(s) for name, s in ({"step": result.step_s, "exposed": result.exposed_s} | kinds).items() if s}
 
 
@@ -273,6 +273,32 @@ def test_copies_between_memories():
     )
     assert parts(result) == {"step": 4 + 2, "vector": 3, "dma": 3}
     assert [(row.kind, row.bytes, us(row.exposed)) for row in result.rows[:2]] == [("dma", 40000, 1), ("vector", 4000, 3)]
+
+
+def test_copies_from_and_to_the_host():
+    """They take the host's link, each direction by itself; of a stack in the host's memory a slice moves. One that the core does
+    not run beside others holds it up."""
+    result = priced(
+        "%stack = f32[4,1000]{1,0:S(5)} parameter(1)",
+        "%i = s32[] constant(1)",
+        "%w = (f32[4,1000]{1,0:S(5)}, f32[1,1000]{1,0}, s32[], s32[]) dynamic-update-slice-start(%stack, %part, %i, %i)",
+        "%r = (f32[4,1000]{1,0:S(5)}, s32[], s32[], f32[1,1000]{1,0}) dynamic-slice-start(%stack, %i, %i)",
+        "%r2 = (f32[500]{0}, f32[500]{0:S(5)}, u32[]) copy-start(%x)",
+        vector("v", 1),
+        "%wd = f32[4,1000]{1,0:S(5)} dynamic-update-slice-done(%w)",
+        "%rd = f32[1,1000]{1,0} dynamic-slice-done(%r)",
+        "%r2d = f32[500]{0} copy-done(%r2)",
+        "ROOT %back = f32[500]{0:S(5)} copy(%r2d)",
+    )
+    assert parts(result) == {"step": 4 + 2 + 2, "vector": 1, "host": 7} and not result.problems
+    assert {(row.name, row.bytes, us(row.exposed)) for row in result.rows if row.kind == "host"} == {
+        ("w", 4000, 3),
+        ("r", 4000, 0),
+        ("r2", 2000, 2),
+        ("back", 2000, 2),
+    }
+    lanes = [span.lane for span in result.spans]
+    assert lanes.count("host") == 4 and "dma" not in lanes
 
 
 # --- loops, branches, kernels -------------------------------------------------------------------------------------

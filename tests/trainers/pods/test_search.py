@@ -9,6 +9,7 @@ import pytest
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import Constant, Sgd
+from models.families import family_of
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import two_d_sequence
@@ -123,7 +124,38 @@ def test_vocabulary_that_no_mesh_divides_stays_whole(small):
     assert "two_d" not in result and not result["two_d_whole_vocabulary"].resolve("embedding")["vocab"]
 
 
+def test_layers_inputs_wait_on_the_host_where_layers_are_computed_again(small):
+    """A policy that keeps what has no name has nothing to put there; the text of a plan says what it puts there."""
+    plans = {(c.experiment.execution.remat, c.experiment.execution.offload): c.text for c in candidates(small, FOUR)}
+    assert plans["full", "layer_in+optimizer"].endswith(" remat=full offload=layer_in+optimizer")
+    assert {offload for remat, offload in plans if remat in ("none", "dots")} == {"none"}
+    for _, how in {(c.text, c.experiment.execution) for c in candidates(small, FOUR)}:
+        how.check([], family_of(small.model).activations)
+
+
 # --- the estimate ---
+
+
+def test_what_waits_on_the_host_is_no_memory_of_the_chip_and_takes_its_link(small):
+    """The input of each of four layers, and the optimizer's momentum; as long as products hide the copies they cost nothing."""
+    small = dataclasses.replace(small, optimizer=Sgd(schedule=Constant(value=1.0), momentum=0.9))
+
+    def offloading(offload: str) -> Experiment:
+        return dataclasses.replace(small, execution=dataclasses.replace(small.execution, offload=offload))
+
+    def slow(pod: Slice, link: float) -> Slice:
+        return dataclasses.replace(pod, chip=dataclasses.replace(pod.chip, host_link=link))
+
+    data, layers = small.data, small.model.layers
+    inputs = layers * data.batch_size // 4 * data.length * small.model.model_dim * 2
+    momentum = sum(info.bytes_per_device for info in make_plan(small, abstract=True).parameters)
+    on_device = bound(small, FOUR)
+    memory = {offload: bound(offloading(offload), FOUR).memory_bytes for offload in ("layer_in", "optimizer")}
+    assert on_device.memory_bytes - memory["layer_in"] == inputs
+    assert on_device.memory_bytes - memory["optimizer"] == pytest.approx(momentum, abs=8)  # with a count of steps
+    assert bound(offloading("layer_in"), slow(FOUR, 1e15)).step_s == on_device.step_s
+    assert bound(offloading("layer_in"), slow(FOUR, 1.0)).step_s == pytest.approx(inputs, rel=1e-3)
+    assert bound(offloading("optimizer"), slow(FOUR, 1.0)).step_s == pytest.approx(momentum, rel=1e-3)
 
 
 @pytest.mark.parametrize(
