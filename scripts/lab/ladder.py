@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
     if args.ladder:
         ladder, folder, file = LADDERS[args.ladder], args.workdir / args.ladder, FOLDER / f"{args.ladder}.json"
         with at_once.processes(args.processes):
-            made = measure(folder, ladder, file) if args.target else predict(folder, ladder, _recorded(file))
+            made = measure(folder, ladder, file) if args.target else predict(folder, ladder, file)
         write_whole(file, json.dumps(made, indent=1) + "\n")
         print(section(args.ladder, made))
     write_whole(
@@ -127,15 +127,17 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def predict(folder: Path, ladder: Ladder, recorded: Sequence[dict[str, Any]] = ()) -> dict[str, Any]:
+def predict(folder: Path, ladder: Ladder, file: Path) -> dict[str, Any]:
     """Trains the small runs of a ladder; returns them, their law and what it predicts as plain values.
 
     Args:
-      recorded: runs of an earlier prediction; those of the same configuration are not trained again.
+      file: has an earlier prediction, or does not exist. Its runs of the same configuration are not trained again, and what it
+        predicted of the same large run is not lost.
     """
     from trainers.measure.loss_law import Point, fit
 
-    runs = _trained(folder, ladder, ladder.rungs, recorded)
+    before = json.loads(file.read_text()) if file.exists() else {"runs": [], "target": {}}
+    runs = _trained(folder, ladder, ladder.rungs, before["runs"])
     points = [Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in runs]
     law = fit(points)
     size, tokens = _size(ladder.experiment(ladder.target)), ladder.target.steps * small_decoder.TOKENS
@@ -147,6 +149,7 @@ def predict(folder: Path, ladder: Ladder, recorded: Sequence[dict[str, Any]] = (
         "predicted": law.loss(size, tokens, ladder.target.experts),
         "without_one": [min(without), max(without)],
     }
+    target["earlier"] = _earlier(file, before["target"], target)
     return {"runs": runs, "law": dataclasses.asdict(law), "error": law.error(points), "target": target, "commit": revision()}
 
 
@@ -156,7 +159,8 @@ def measure(folder: Path, ladder: Ladder, file: Path) -> dict[str, Any]:
     Raises:
       UserError: there is no prediction, or it has not been committed.
     """
-    commit = _commit(file)
+    if not (commit := _commit(file)):
+        raise UserError(f"{file}: a prediction counts if it was written down before: make it without --target, and commit it")
     made = json.loads(file.read_text())
     (run,) = _trained(folder, ladder, [ladder.target])
     return made | {"target": made["target"] | {"loss": run["loss"], "losses": run["losses"], "committed": commit}}
@@ -182,9 +186,12 @@ def _trained(
     return values
 
 
-def _recorded(file: Path) -> list[dict[str, Any]]:
-    """Returns the small runs that a ladder's file has, or none."""
-    return json.loads(file.read_text())["runs"] if file.exists() else []
+def _earlier(file: Path, before: Mapping[str, Any], target: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns what committed files predicted of the same run before, if it was something else, each time with the commit."""
+    if any(before.get(field.name) != target[field.name] for field in dataclasses.fields(Rung)):
+        return []
+    differs = before["predicted"] != target["predicted"] and (commit := _commit(file))
+    return [*before["earlier"], *([{"commit": commit, "predicted": before["predicted"]}] if differs else ())]
 
 
 def _size(e: Experiment) -> float:
@@ -195,13 +202,10 @@ def _size(e: Experiment) -> float:
 
 
 def _commit(file: Path) -> str:
-    """Returns the commit that has a prediction as it is; raises UserError."""
+    """Returns the commit that has a file as it is, or ""."""
     from trainers.runlog import git
 
-    commit = git("log", "-1", "--format=%h", "--abbrev=8", "--", str(file))
-    if not commit or git("status", "--porcelain", "--", str(file)):
-        raise UserError(f"{file}: a prediction counts if it was written down before: make it without --target, and commit it")
-    return commit
+    return "" if git("status", "--porcelain", "--", str(file)) else git("log", "-1", "--format=%h", "--abbrev=8", "--", str(file))
 
 
 HEAD = """# Losses that small runs predict
@@ -266,6 +270,9 @@ def section(name: str, made: Mapping[str, Any]) -> str:
             f"**Measured**, with the prediction of commit {target['committed']}: {target['loss']:.3f} ({seeds}); the prediction "
             f"is off by **{target['predicted'] / target['loss'] - 1:+.2%}**."
         )
+    for other in target["earlier"]:
+        off = f", off by {other['predicted'] / target['loss'] - 1:+.2%}" if "loss" in target else ""
+        lines.append(f"Predicted before of the same run, by commit {other['commit']}: {other['predicted']:.3f}{off}.")
     return "\n".join([*lines, ""])
 
 

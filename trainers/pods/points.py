@@ -133,11 +133,32 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     return replace(e, model=model, execution=execution, layout=layout, data=data)
 
 
+def _recipe(name: str, rows: int, length: int, offload: str = "none", loss_chunks: int = 4) -> Experiment:
+    """A recipe of tpu-recipes for v6e-256, MaxText under 256-fold FSDP: layers are computed again from their inputs.
+
+    Args:
+      rows: of each chip.
+      offload: what the recipe keeps in the host's memory: its decoder_layer_input is "layer_in", its query_proj, key_proj and
+        value_proj are "attention_in", its out_proj is "attention_out".
+      loss_chunks: chosen here, so that the logits fit; the recipes compute them whole.
+    """
+    e = registry.load(name)
+    return replace(
+        e,
+        layout=fully_sharded(256, 1),
+        data=replace(e.data, batch_size=256 * rows, length=length),
+        eval=replace(e.eval, batch_size=256),
+        execution=replace(e.execution, remat="full", offload=offload, loss_chunks=loss_chunks),
+    )
+
+
 MLPERF = "derived from MLPerf 1.1 logs"
 V4 = "MaxText's README of 2023"
 PAX = "Pax's README, read off its chart (3 %)"
 V5E = "MaxText's README, 256 v5e"
 V5P = "MaxText's README of its v5p configurations"
+V6E = "derived from tpu-recipes, training/trillium"
+_OFFLOADED = "layer_in+attention_in+attention_out"
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
     "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
@@ -158,4 +179,10 @@ POINTS = {
     "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
     "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
     "v5p_1024b_2048": Point(lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True),
+    "v6e_llama31_8b": Point(
+        lambda: _recipe("gpt.llama3_1_8b", 4, 8192, _OFFLOADED), "v6e:16x16", 0.4547, "MaxText", f"{V6E}, 4.546 s", kernel=True
+    ),
+    "v6e_gpt3_175b": Point(
+        lambda: _recipe("gpt.gpt3_175b", 3, 2048), "v6e:16x16", 0.4193, "MaxText", f"{V6E}, 17.182 s", kernel=True
+    ),
 }

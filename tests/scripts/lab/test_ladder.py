@@ -7,6 +7,7 @@ import pytest
 
 from models.errors import UserError
 from scripts.lab import ladder
+from scripts.reproductions import training
 from trainers.measure.loss_law import Law, Point, fit
 
 LAW = Law(floor=1.7, log_a=14.0, log_b=16.5, size=0.3, tokens=0.4, experts=0.25)
@@ -24,7 +25,7 @@ def test_a_large_run_has_ten_times_the_flops_of_the_largest_small_one(name):
 def _made(**target) -> dict:
     run = {"width": 16, "steps": 250, "experts": 4, "size": 4e4, "tokens": 5.12e5, "loss": 5.5, "losses": [5.4, 5.6]}
     large = {"width": 96, "steps": 4000, "experts": 16, "size": 5e5, "tokens": 8.2e6, "times": 10.2, "predicted": 3.5}
-    large["without_one"] = [3.41, 3.62]
+    large |= {"without_one": [3.41, 3.62], "earlier": [{"commit": "cde", "predicted": 3.3}]}
     return {"runs": [run], "law": dataclasses.asdict(LAW), "error": 0.0031, "target": large | target, "commit": "abc"}
 
 
@@ -36,6 +37,7 @@ def test_a_page_has_the_law_the_runs_and_the_prediction():
     assert "10.2 times the FLOPs: **3.500** (3.410 to 3.620 with one of" in text and "Measured" not in text
     text = ladder.page({"mixture": _made(loss=3.4, losses=[3.3, 3.5], committed="def")})
     assert "prediction of commit def: 3.400 (3.300, 3.500)" in text and "off by **+2.94%**" in text
+    assert "Predicted before of the same run, by commit cde: 3.300, off by -2.94%." in text
 
 
 @pytest.mark.integration
@@ -48,8 +50,9 @@ def test_a_prediction_that_was_not_committed_does_not_count(tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("file", sorted(ladder.FOLDER.glob("*.json")), ids=lambda file: file.stem)
-def test_a_prediction_follows_from_the_runs_that_are_recorded(file, tmp_path):
+def test_a_prediction_follows_from_the_runs_that_are_recorded(file, tmp_path, monkeypatch):
     """Which are those of the present configurations, so that none is trained again."""
+    monkeypatch.setattr(training, "train", lambda folder, arms, seeds: {arm.name: pytest.fail(arm.name) for arm in arms})
     made, of_name = json.loads(file.read_text()), ladder.LADDERS[file.stem]
     assert ladder._trained(tmp_path, of_name, of_name.rungs, made["runs"]) == made["runs"]
     law = fit([Point(run["size"], run["tokens"], run["experts"], run["loss"]) for run in made["runs"]])
