@@ -74,9 +74,9 @@ class Execution:
     @property
     def offloaded(self) -> tuple[str, ...]:
         """Returns the names of the activations that wait in the host's memory."""
-        return tuple(name for name in remat.names(self.offload) if name != remat.OPTIMIZER)
+        return tuple(name for name in remat.offloaded(self.offload) if name != remat.OPTIMIZER)
 
     @property
     def offloads_optimizer(self) -> bool:
         """Returns whether the optimizer's state waits in the host's memory."""
-        return remat.OPTIMIZER in remat.names(self.offload)
+        return remat.OPTIMIZER in remat.offloaded(self.offload)

@@ -5,7 +5,7 @@ B rows, L positions, S keys, N heads, D size of a head, M model, H hidden; G gro
 
 import dataclasses
 
-from models.sharding.remat import Activation, Axes
+from models.sharding.remat import CARRY, Activation, Axes
 
 RESIDUAL: Axes = ("batch", "res_length", "act_embed")  # [B, L, M]
 HEADS: Axes = ("batch", "length", "act_heads", None)  # [B, L, N, D]
@@ -13,10 +13,9 @@ SHARED_HEADS: Axes = ("batch", "length", "act_kv_heads", None)
 HIDDEN: Axes = ("batch", "length", "act_mlp")  # [B, L, H]
 IN_EXPERTS: Axes = ("act_expert", "expert_group", None, "act_expert_mlp")  # [E, G, C, H]
 
-# "carry" is no mark: it is what a scan over layers hands on (trainers/hlo/activations.py). Without recomputation its copies
-# are also what two norms return.
+# Without recomputation the copies of what a scan hands on are also what two norms return.
 DENSE = {
-    "carry": Activation(what="what passes from layer to layer", axes=(RESIDUAL,), copies=3),
+    CARRY: Activation(what="what passes from layer to layer", axes=(RESIDUAL,), copies=3),
     "attention_in": Activation(what="queries, keys and values", axes=(HEADS, SHARED_HEADS), product=True),
     "scores": Activation(
         what="attention's logits", axes=(("batch", "act_heads", "length", "keys"),), copies=1.5, working=2.5, quadratic=True

@@ -16,6 +16,7 @@ from models.errors import UserError, nearest, shortened
 WHOLE = ("none", "full", "dots")
 LAYER_IN = "layer_in"  # the input of each layer of a stack, from which "full" recomputes it
 OPTIMIZER = "optimizer"
+CARRY = "carry"  # what a scan over layers hands on, in a family's table: no mark, so that no policy names it
 
 Axes = tuple[str | None, ...]
 
@@ -45,20 +46,25 @@ class Activation:
     quadratic: bool = False
 
 
-def names(policy: str) -> tuple[str, ...]:
-    """Returns what a policy names: activations that are kept, or what is offloaded."""
-    return () if policy in WHOLE else tuple(policy.split("+"))
+def names(remat: str) -> tuple[str, ...]:
+    """Returns the activations that are kept by name."""
+    return () if remat in WHOLE else tuple(remat.split("+"))
+
+
+def offloaded(offload: str) -> tuple[str, ...]:
+    """Returns the names of what is offloaded."""
+    return () if offload == "none" else tuple(offload.split("+"))
 
 
 def check(remat: str, activations: Collection[str]) -> None:
     """Raises UserError for a policy that names an activation which is none of these."""
-    _check_names("remat", remat, WHOLE, activations)
+    _check_names("remat", remat, names(remat), (*WHOLE, *activations))
 
 
 def check_offload(offload: str, policies: Collection[str], activations: Collection[str]) -> None:
     """Raises UserError for what cannot be offloaded under these policies of what is kept in the device's own memory."""
-    _check_names("offload", offload, ("none",), (LAYER_IN, OPTIMIZER, *activations))
-    of_layers = [name for name in names(offload) if name != OPTIMIZER]
+    _check_names("offload", offload, offloaded(offload), ("none", LAYER_IN, OPTIMIZER, *activations))
+    of_layers = [name for name in offloaded(offload) if name != OPTIMIZER]
     for policy in policies if of_layers else ():
         if policy in ("none", "dots"):
             raise UserError(
@@ -71,7 +77,9 @@ def check_offload(offload: str, policies: Collection[str], activations: Collecti
             )
 
 
-def _check_names(field: str, policy: str, words: tuple[str, ...], known: Collection[str]) -> None:
-    for name in names(policy):
-        if name not in known:
-            raise UserError(f"{field}='{shortened(policy)}': no activation '{shortened(name)}'{nearest(name, (*words, *known))}")
+def _check_names(field: str, value: str, named: tuple[str, ...], choices: tuple[str, ...]) -> None:
+    """Raises UserError for the first name that is none of the choices, of which those in WHOLE stand alone."""
+    choices = tuple(choice for choice in choices if choice != CARRY)
+    for name in named:
+        if name not in choices or name in WHOLE:
+            raise UserError(f"{field}='{shortened(value)}': no activation '{shortened(name)}'{nearest(name, choices)}")

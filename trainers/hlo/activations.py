@@ -24,11 +24,10 @@ from models.families import family_of
 from models.sharding import remat
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import ParamInfo
-from models.sharding.remat import Axes
+from models.sharding.remat import CARRY, Axes
 from trainers.hlo import model_flops, variants
 from trainers.plan import make_plan
 
-CARRY = "carry"  # what a scan over layers hands on
 RESIDUAL = "residual"  # what is kept by a family that names no activations
 _UNNAMED = remat.Activation(what="", axes=())
 

@@ -165,6 +165,9 @@ def test_an_unknown_activation_is_refused_with_the_nearest():
     ("fields", "said"),
     [
         ({"offload": "layer_inn"}, "offload='layer_inn': no activation 'layer_inn'; did you mean 'layer_in'"),
+        ({"offload": "full", "remat": "full"}, "offload='full': no activation 'full'"),
+        ({"offload": "carry", "remat": "full"}, "offload='carry': no activation 'carry'"),
+        ({"offload": "none+gate", "remat": "full"}, "offload='none+gate': no activation 'none'"),
         ({"offload": "layer_in"}, "remat='none' keeps what has no name on the device; with offloaded activations it is 'full'"),
         ({"offload": "gate+optimizer", "remat": "context+gate"}, "remat='context+gate' keeps 'gate' on the device; name it once"),
         (
