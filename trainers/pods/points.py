@@ -182,6 +182,14 @@ POINTS = {
     "v6e_llama31_8b": Point(
         lambda: _recipe("gpt.llama3_1_8b", 4, 8192, _OFFLOADED), "v6e:16x16", 0.4547, "MaxText", f"{V6E}, 4.546 s", kernel=True
     ),
+    "v6e_llama31_70b": Point(
+        lambda: _recipe("gpt.llama3_70b", 5, 8192, "layer_in+attention_in"),
+        "v6e:16x16",
+        0.5036,
+        "MaxText",
+        f"{V6E}, 42.656 s",
+        kernel=True,
+    ),
     "v6e_gpt3_175b": Point(
         lambda: _recipe("gpt.gpt3_175b", 3, 2048), "v6e:16x16", 0.4193, "MaxText", f"{V6E}, 17.182 s", kernel=True
     ),

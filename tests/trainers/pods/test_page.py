@@ -375,3 +375,19 @@ def test_a_mixture_s_plan_shows_what_empty_slots_would_add_and_claims_no_error()
     assert "MFU 0.032" in lines and "MFU would be 0.250" in lines and "expected" not in lines
     row, dense = markdown([mixture, changed(modelled_mfu_all_slots=None, remat="full")])[2:]
     assert " | 0.032 | 0.250 | " in row and " | 0.601 |  | " in dense
+
+
+def test_a_plan_says_what_lies_in_the_host_s_memory():
+    """How much, of how much, and how long copies of it hold the step up."""
+    parts = REPORT["parts"] | {"matrix": 12.53, "host": 2.0}
+    offloading = changed(
+        parts=parts, host_gib_per_chip=28.5, host_limit_gib=167.6, offload="layer_in", remat="full", calibrated_on=10
+    )
+    text = Page(page(offloading)).text
+    assert "exposed copies from and to the host" in text and "28.50 GiB more lie in the host's memory" in text
+    lines = as_text(offloading)
+    assert "in the host's memory: 28.5 of 167.6 GiB a chip, offload=layer_in" in lines and "  host " in lines
+    offloading, on_chips = (r | {"modelled_mfu_all_slots": None} for r in (offloading, changed(remat="full")))
+    row, other = markdown([offloading, on_chips])[2:]
+    assert "| full, host layer_in |" in row and "| full |" in other
+    assert "host's memory" not in Page(page(REPORT)).text
