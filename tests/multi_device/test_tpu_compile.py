@@ -166,7 +166,7 @@ def test_a_tpu_moves_what_is_offloaded_beside_its_work():
     padded to tiles, before and after a step; all copies are started and waited for."""
     report = said(OFFLOAD)
     assert report["activations"] == 4 * 2 * 128 * (256 + 512) * 2
-    assert report["optimizer"] <= report["state"] < 1.5 * report["optimizer"]
+    assert report["optimizer"] <= report["state"] < 2 * report["optimizer"]
     assert report["starts"] == ["copy-start", "dynamic-slice-start", "dynamic-update-slice-start"]
 
 
