@@ -215,10 +215,10 @@ class _Reader:
         if cycles := _CYCLES.search(i.suffix):
             row = self._row(site, "matrix" if flops else "vector", flops=flops)
             return [Run(Work(row, int(cycles[1]) / self.chip.clock))]
-        operands = [self._around(site)[name] for name in i.operands]
-        if i.opcode in _MOVES and HOST in (*i.spaces, *(space for operand in operands for space in operand.spaces)):
-            sizes = (s.bytes for array in (i, *operands) for s in array.shapes if s.dims)
-            return [Run(self._host_copy(site, min(sizes)))]
+        arrays = [i, *(self._around(site)[name] for name in i.operands)] if i.opcode in _MOVES else []
+        if any(HOST in array.spaces for array in arrays):
+            size = min((s.bytes for array in arrays for s in array.shapes if s.dims), default=0)
+            return [Run(self._host_copy(site, size))]
         row = self._row(site, "unpriced", flops=flops)
         if i.opcode not in ("fusion", "custom-call") and row.bytes <= _SMALL:
             return []
