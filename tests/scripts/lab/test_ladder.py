@@ -51,7 +51,7 @@ def test_a_prediction_that_was_not_committed_does_not_count(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("file", sorted(ladder.FOLDER.glob("*.json")), ids=lambda file: file.stem)
 def test_a_prediction_follows_from_the_runs_that_are_recorded(file, tmp_path, monkeypatch):
-    """Which are those of the present configurations, so that none is trained again."""
+    """The runs are those of the present configurations, so that none is trained again."""
     monkeypatch.setattr(training, "train", lambda folder, arms, seeds: {arm.name: pytest.fail(arm.name) for arm in arms})
     made, of_name = json.loads(file.read_text()), ladder.LADDERS[file.stem]
     assert ladder._trained(tmp_path, of_name, of_name.rungs, made["runs"]) == made["runs"]
