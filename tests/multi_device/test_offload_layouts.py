@@ -1,6 +1,8 @@
 """Arrays that wait in the host's memory come back as they were: the first steps are, bit for bit, those of an execution that
-keeps the same on the device, under layouts of every kind, and those of one device to 1e-9. CPUs move nothing, but they compile the same
-program; what the TPU compiler makes of it is in test_tpu_compile.py."""
+keeps the same on the device, under layouts of every kind, and those of one device to 1e-9.
+
+CPUs move nothing, but they compile the same program; what the TPU compiler makes of it is in test_tpu_compile.py.
+"""
 
 import dataclasses
 
