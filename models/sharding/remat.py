@@ -14,6 +14,7 @@ from collections.abc import Collection
 from models.errors import UserError, nearest, shortened
 
 WHOLE = ("none", "full", "dots")
+NAMELESS = ("none", "dots")  # keep what has no name, on the device: nothing of a layer is offloaded under them
 LAYER_IN = "layer_in"  # the input of each layer of a stack, from which "full" recomputes it
 OPTIMIZER = "optimizer"
 CARRY = "carry"  # what a scan over layers hands on, in a family's table: no mark, so that no policy names it
@@ -66,7 +67,7 @@ def check_offload(offload: str, policies: Collection[str], activations: Collecti
     _check_names("offload", offload, offloaded(offload), ("none", LAYER_IN, OPTIMIZER, *activations))
     of_layers = [name for name in offloaded(offload) if name != OPTIMIZER]
     for policy in policies if of_layers else ():
-        if policy in ("none", "dots"):
+        if policy in NAMELESS:
             raise UserError(
                 f"offload='{shortened(offload)}': remat={policy!r} keeps what has no name on the device; with offloaded "
                 "activations it is 'full', or names"

@@ -78,7 +78,7 @@ def _executions(e: Experiment) -> list[Execution]:
     has = {a.name for a in activations(e)}
     policies = (p for p in family_of(e.model).policies if has.issuperset(remat.names(p)))
     on_device = [variants.with_remat(e, policy).execution for policy in policies]
-    recomputing = [how for how in on_device if how.remat not in ("none", "dots") and CARRY in has]
+    recomputing = [how for how in on_device if how.remat not in remat.NAMELESS and CARRY in has]
     on_host = [dataclasses.replace(how, offload=offload) for how in recomputing for offload in OFFLOADS]
     return list(dict.fromkeys([e.execution, *on_device, *on_host]))
 
