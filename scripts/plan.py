@@ -28,7 +28,7 @@ from models.errors import nearest
 from scripts import cli
 from trainers.pods import libtpu
 from trainers.pods.points import POINTS
-from trainers.runtime.chips import USUAL, PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
+from trainers.runtime.chips import PodError, Slice, parse_slice, planned_chip, set_for, usual_slice
 
 
 def main() -> int:
@@ -185,7 +185,10 @@ def _calibrate(args: argparse.Namespace) -> int:
         point = POINTS[name]
         with contextlib.nullcontext() if point.kernel else splash.without_kernel():
             planned, text = report.plan(
-                point.experiment(), parse_slice(point.topology), args.options or USUAL, kernel_efficiency=args.kernel_efficiency
+                point.experiment(),
+                parse_slice(point.topology),
+                args.options or point.options,
+                kernel_efficiency=args.kernel_efficiency,
             )
         if args.hlo:
             _write(args.hlo / f"{name}.hlo.txt", text)

@@ -5,8 +5,10 @@ something open, its docstring says what was chosen. Not among them, and why: doc
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
@@ -15,6 +17,7 @@ from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded, two_d
+from trainers.runtime.chips import USUAL, parse_slice
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Point:
       group: who published it; the error of a prediction is also taken without a whole group.
       source: where it stands.
       kernel: whether long rows' attention is computed by a kernel; there was none before the second half of 2023.
+      options: the set of compiler options that is nearest to the run's own (trainers/runtime/chips.py).
     """
 
     experiment: Callable[[], Experiment]
@@ -36,6 +40,7 @@ class Point:
     group: str
     source: str
     kernel: bool = False
+    options: str = USUAL
 
 
 def _mlperf_480b() -> Experiment:
@@ -133,24 +138,42 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     return replace(e, model=model, execution=execution, layout=layout, data=data)
 
 
-def _recipe(name: str, rows: int, length: int, offload: str = "none") -> Experiment:
-    """A recipe of tpu-recipes for v6e-256, MaxText under 256-fold FSDP: layers are computed again from their inputs.
+def _recipe(name: str, chips: int, rows: int, length: int, offload: str, **model: Any) -> Experiment:
+    """A recipe of tpu-recipes, MaxText under FSDP over all chips: layers are computed again from their inputs, a mixture's
+    experts are gathered as all other weights are, and its tokens stay where they are.
 
-    Logits in four parts were chosen here, so that they fit; the recipes compute them whole.
+    Logits in four parts were chosen here, so that they fit; most recipes compute them whole.
 
     Args:
       rows: of each chip.
       offload: what the recipe keeps in the host's memory: its decoder_layer_input is "layer_in", its query_proj, key_proj and
-        value_proj are "attention_in", its out_proj is "attention_out".
+        value_proj are "attention_in", its out_proj is "attention_out", its mlpwo is "ffn_out".
+      model: what differs from the named experiment's.
     """
     e = registry.load(name)
     return replace(
         e,
-        layout=fully_sharded(256, 1),
-        data=replace(e.data, batch_size=256 * rows, length=length),
-        eval=replace(e.eval, batch_size=256),
-        execution=replace(e.execution, remat="full", offload=offload, loss_chunks=4),
+        model=changed(e.model, model),
+        layout=fully_sharded(chips, 1),
+        data=replace(e.data, batch_size=chips * rows, length=length),
+        eval=replace(e.eval, batch_size=chips),
+        execution=replace(e.execution, remat="full", offload=offload, exchange_parts=1, loss_chunks=4),
     )
+
+
+def _published(topology: str, seconds: float, mfu: float, name: str, rows: int, length: int, offload: str, **model: Any) -> Point:
+    """A recipe's point.
+
+    Args:
+      seconds: of a step, as the recipe's page prints it; the FLOPs of `mfu` are those that the page counts for v6e. For v5p it
+        counts half of attention, and `mfu` is derived from the step time and all of it.
+    """
+    pod = parse_slice(topology)
+    folder = {"v6e": "trillium"}.get(pod.chip.name, pod.chip.name)
+    source = f"derived from tpu-recipes, training/{folder}, {seconds:.3f} s"
+    options = "scoped_vmem" if "scoped_vmem" in pod.chip.options else USUAL  # which all of these recipes ask for
+    experiment = functools.partial(_recipe, name, pod.chips, rows, length, offload, **model)
+    return Point(experiment, topology, mfu, "MaxText", source, kernel=True, options=options)
 
 
 MLPERF = "derived from MLPerf 1.1 logs"
@@ -158,8 +181,18 @@ V4 = "MaxText's README of 2023"
 PAX = "Pax's README, read off its chart (3 %)"
 V5E = "MaxText's README, 256 v5e"
 V5P = "MaxText's README of its v5p configurations"
-V6E = "derived from tpu-recipes, training/trillium"
-_OFFLOADED = "layer_in+attention_in+attention_out"
+_QKV = "layer_in+attention_in"
+_QKVO = f"{_QKV}+attention_out"
+# Sizes of models that are no experiments of their own.
+_405B: dict[str, Any] = {"layers": 126, "model_dim": 16_384, "feed_forward.hidden_dim": 53_248, "attention.heads": 128}
+_8X22B: dict[str, Any] = {
+    "vocab": 32_768,
+    "layers": 56,
+    "model_dim": 6144,
+    "feed_forward.hidden_dim": 16_384,
+    "attention.heads": 48,
+}
+_DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
     "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
@@ -180,18 +213,20 @@ POINTS = {
     "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
     "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
     "v5p_1024b_2048": Point(lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True),
-    "v6e_llama31_8b": Point(
-        lambda: _recipe("gpt.llama3_1_8b", 4, 8192, _OFFLOADED), "v6e:16x16", 0.4547, "MaxText", f"{V6E}, 4.546 s", kernel=True
-    ),
-    "v6e_llama31_70b": Point(
-        lambda: _recipe("gpt.llama3_70b", 5, 8192, "layer_in+attention_in"),
-        "v6e:16x16",
-        0.5036,
-        "MaxText",
-        f"{V6E}, 42.656 s",
-        kernel=True,
-    ),
-    "v6e_gpt3_175b": Point(
-        lambda: _recipe("gpt.gpt3_175b", 3, 2048), "v6e:16x16", 0.4193, "MaxText", f"{V6E}, 17.182 s", kernel=True
-    ),
+    "v6e_llama31_8b": _published("v6e:16x16", 4.546, 0.4547, "gpt.llama3_1_8b", 4, 8192, _QKVO),
+    "v6e_llama31_8b_128": _published("v6e:8x16", 4.602, 0.4491, "gpt.llama3_1_8b", 4, 8192, _QKVO),
+    "v6e_llama31_8b_64": _published("v6e:8x8", 5.652, 0.4572, "gpt.llama3_1_8b", 5, 8192, _QKVO),
+    "v6e_llama31_8b_32": _published("v6e:4x8", 3.495, 0.4436, "gpt.llama3_1_8b", 3, 8192, _QKVO),
+    "v6e_llama31_8b_16": _published("v6e:4x4", 3.393, 0.4570, "gpt.llama3_1_8b", 3, 8192, _QKVO),
+    "v6e_llama31_8b_8": _published("v6e:2x4", 3.443, 0.4503, "gpt.llama3_1_8b", 3, 8192, _QKVO),
+    "v6e_mistral_7b": _published("v6e:2x4", 6.320, 0.4706, "gpt.mistral_7b", 6, 8192, _QKVO),
+    "v6e_llama31_70b": _published("v6e:16x16", 42.656, 0.5036, "gpt.llama3_70b", 5, 8192, _QKV),
+    "v6e_llama31_70b_128": _published("v6e:8x16", 34.786, 0.4940, "gpt.llama3_70b", 4, 8192, _QKV),
+    "v6e_llama31_70b_64": _published("v6e:8x8", 18.688, 0.4598, "gpt.llama3_70b", 2, 8192, _QKV),
+    "v6e_llama2_70b": _published("v6e:16x16", 9.052, 0.4382, "gpt.llama2_70b", 2, 4096, "attention_in"),
+    "v6e_gpt3_175b": _published("v6e:16x16", 17.182, 0.4193, "gpt.gpt3_175b", 3, 2048, "none"),
+    "v5p_llama31_405b": _published("v5p:8x8x8", 131.474, 0.7128, "gpt.llama3_1_8b", 2, 8192, "context+ffn_out", **_405B),
+    "v6e_mixtral_8x7b": _published("v6e:16x16", 13.484, 0.3293, "gpt.mixtral_8x7b", 12, 4096, _QKVO),
+    "v6e_mixtral_8x22b": _published("v6e:16x16", 24.706, 0.3622, "gpt.mixtral_8x7b", 8, 4096, _QKVO, **_8X22B),
+    "v5p_deepseek_v3": _published("v5p:8x8x8", 90.668, 0.4046, "gpt.deepseek_v3", 6, 8192, "layer_in+attention_out", **_DROPLESS),
 }
