@@ -2,7 +2,8 @@
 
 `python -m scripts.plan --calibrate` compiles every point anew and rewrites calibration.json, from which all errors are computed.
 The error of a plan is that of predicting runs which the correction has not seen: each point in turn is left out, the factor is
-taken from the others, and what the modelled figure times this factor misses is the point's held-out error.
+taken from the others, and what the modelled figure times this factor misses is the point's held-out error. Points are of one
+kind for each TPU generation, and of one more for mixtures of experts, whose figures are off by more than generations differ.
 """
 
 import dataclasses
@@ -16,14 +17,15 @@ from data.paths import write_whole
 from trainers.pods.points import POINTS
 
 FILE = Path(__file__).with_name("calibration.json")
-ENOUGH = 3  # points of a generation from which on it has a factor of its own
+ENOUGH = 3  # points of a kind from which on it has a factor of its own
+MIXTURE = "mixture"
 
 Row = dict[str, Any]  # a line of the table: `row`
 
 
 @dataclasses.dataclass(frozen=True)
 class Error:
-    """How a generation's modelled figures become expected ones, and how far off those are.
+    """How modelled figures of a kind become expected ones, and how far off those are.
 
     Attributes:
       factor: mean of published over modelled figures.
@@ -42,29 +44,29 @@ def stored() -> list[Row]:
     return [by_name[name] for name in POINTS if name in by_name]
 
 
-def error(generation: str) -> Error:
-    """Returns the error of a TPU generation. One with fewer points than `ENOUGH` has the factor of all, and the error of all when
-    each is predicted without its own generation."""
+def error(kind: str) -> Error:
+    """Returns the error of a kind, which is the name of a TPU generation, or `MIXTURE`. One with fewer points than `ENOUGH` has
+    the factor of all dense models, and their error when each is predicted without its own generation."""
     rows = stored()
-    seen = _like(generation, rows)
-    without = "generation" if seen is rows else "name"
-    return Error(factor(generation, rows), rms(held_out(row, rows, without=without) for row in seen), len(seen))
+    seen = _like(kind, rows)
+    without = "name" if all(kind_of(row) == kind for row in seen) else "kind"
+    return Error(factor(kind, rows), rms(held_out(row, rows, without=without) for row in seen), len(seen))
 
 
-def factor(generation: str, rows: Sequence[Row]) -> float:
-    """Returns the mean of published over modelled figures of a generation; of all where it has fewer than `ENOUGH`."""
-    return statistics.fmean(row["published_mfu"] / row["modelled_mfu"] for row in _like(generation, rows))
+def factor(kind: str, rows: Sequence[Row]) -> float:
+    """Returns the mean of published over modelled figures of a kind; of all dense models where it has fewer than `ENOUGH`."""
+    return statistics.fmean(row["published_mfu"] / row["modelled_mfu"] for row in _like(kind, rows))
 
 
 def held_out(row: Row, rows: Sequence[Row], *, without: str = "name") -> float:
     """Returns how far a point's prediction is from what was published, as a share of that, from the points that differ in
-    `without`: all others ("name"), those that somebody else has published ("group"), or of other chips ("generation")."""
+    `without`: all others ("name"), those that somebody else has published ("group"), or of other kinds ("kind")."""
 
     def key(row: Row) -> str:
-        return _generation(row) if without == "generation" else row[without]
+        return kind_of(row) if without == "kind" else row[without]
 
     others = [other for other in rows if key(other) != key(row)]
-    return row["modelled_mfu"] * factor(_generation(row), others) / row["published_mfu"] - 1
+    return row["modelled_mfu"] * factor(kind_of(row), others) / row["published_mfu"] - 1
 
 
 def rms(errors: Iterable[float]) -> float:
@@ -72,14 +74,15 @@ def rms(errors: Iterable[float]) -> float:
     return 100 * statistics.fmean(error**2 for error in errors) ** 0.5
 
 
-def _generation(row: Row) -> str:
-    return row["topology"].partition(":")[0]
+def kind_of(row: Row) -> str:
+    """Returns `MIXTURE`, or the TPU generation of a dense model."""
+    return MIXTURE if row["mixture"] else row["topology"].partition(":")[0]
 
 
-def _like(generation: str, rows: Sequence[Row]) -> Sequence[Row]:
-    """Returns the points whose errors are those of a generation."""
-    own = [row for row in rows if _generation(row) == generation]
-    return own if len(own) >= ENOUGH else rows
+def _like(kind: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """Returns the points whose errors are those of a kind."""
+    own = [row for row in rows if kind_of(row) == kind]
+    return own if len(own) >= ENOUGH else [row for row in rows if not row["mixture"]]
 
 
 # --- the table ----------------------------------------------------------------------------------------------------
@@ -93,6 +96,7 @@ def row(name: str, report: dict[str, Any]) -> Row:
         "topology": point.topology,
         "group": point.group,
         "source": point.source,
+        "mixture": report["modelled_mfu_all_slots"] is not None,
         "published_mfu": point.mfu,
         "modelled_mfu": round(report["modelled_mfu"], 4),
         "modelled_step_s": round(report["modelled_step_s"], 3),
@@ -109,7 +113,7 @@ def write(new: Sequence[Row]) -> list[Row]:
 
 
 def table(rows: Sequence[Row]) -> list[str]:
-    """Returns the table in Markdown, and lines with the errors of each generation."""
+    """Returns the table in Markdown, and lines with the errors of each kind."""
     lines = ["| point | slice | published MFU | modelled MFU, step | modelled / published | held out | source |"]
     lines.append("| --- " * 7 + "|")
     lines += [
@@ -121,18 +125,17 @@ def table(rows: Sequence[Row]) -> list[str]:
 
 
 def errors(rows: Sequence[Row]) -> list[str]:
-    """Returns a Markdown table of errors by generation: without a correction, and of predictions."""
-    lines = ["", "| points | number | published / modelled | uncorrected | one held out | its group | its generation |"]
+    """Returns a Markdown table of errors by kind: without a correction, and of predictions."""
+    lines = ["", "| points | number | published / modelled | uncorrected | one held out | its group | its kind |"]
     lines.append("| --- " * 7 + "|")
-    generations = list(dict.fromkeys(map(_generation, rows)))
-    for name in (*generations, "all"):
-        own = [r for r in rows if name in ("all", _generation(r))]
+    for name in (*dict.fromkeys(map(kind_of, rows)), "all"):
+        own = [r for r in rows if name in ("all", kind_of(r))]
         ratio = statistics.fmean(r["published_mfu"] / r["modelled_mfu"] for r in own)
         figures = (
             rms(r["modelled_mfu"] / r["published_mfu"] - 1 for r in own),
             rms(held_out(r, rows) for r in own),
             rms(held_out(r, rows, without="group") for r in own),
-            rms(held_out(r, rows, without="generation") for r in own),
+            rms(held_out(r, rows, without="kind") for r in own),
         )
         lines.append(f"| {name} | {len(own)} | {ratio:.2f} | " + " | ".join(f"{f:.1f} %" for f in figures) + " |")
     return lines

@@ -53,7 +53,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     if compiled.host > chip.host_memory:
         problems.append(f"{compiled.host / GIB:.1f} GiB a chip in the host's memory, which has {chip.host_memory / GIB:.1f}")
     mfu = needed / (step * pod.chips * chip.peak)
-    error = None if is_mixture else calibration.error(chip.name)  # all published runs that calibrate are dense models
+    error = calibration.error(calibration.MIXTURE if is_mixture else chip.name)
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     busy = {kind: priced.exposed[kind] for kind in ("matrix", "vector", "kernel")}
@@ -87,9 +87,9 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "modelled_mfu": mfu,
         "modelled_mfu_all_slots": mfu * in_slots / needed if is_mixture else None,
         "modelled_hfu": priced.hlo_flops / (step * chip.peak) * (1 - bubble),
-        "error_pct": round(error.held_out_pct, 1) if error else None,
-        "expected_mfu": mfu * error.factor if error else None,
-        "calibrated_on": error.points if error else 0,
+        "error_pct": round(error.held_out_pct, 1),
+        "expected_mfu": mfu * error.factor,
+        "calibrated_on": error.points,
         "units_per_s": work_per_s,
         "days": e.train.steps * step / 86_400,
         "parts": parts,
@@ -220,14 +220,12 @@ def _on_host(report: dict[str, Any]) -> list[str]:
 
 def _trust(report: dict[str, Any]) -> list[str]:
     """Returns how far MFU is to be trusted, in lines."""
-    if report["error_pct"] is None:
-        return [
-            f"  MFU would be {report['modelled_mfu_all_slots']:.3f} if experts' empty slots were work; "
-            "no published run of a mixture calibrates the model"
-        ]
+    slots = report["modelled_mfu_all_slots"]
+    lines = [] if slots is None else [f"  MFU would be {slots:.3f} if experts' empty slots were work"]
     return [
+        *lines,
         f"  expected MFU {report['expected_mfu']:.3f} +-{report['error_pct']:.0f} %: {report['calibrated_on']} published runs "
-        f"reached {report['expected_mfu'] / report['modelled_mfu']:.2f} of what was modelled; the error is that of runs held out"
+        f"reached {report['expected_mfu'] / report['modelled_mfu']:.2f} of what was modelled; the error is that of runs held out",
     ]
 
 

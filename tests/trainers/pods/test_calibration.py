@@ -16,7 +16,7 @@ from trainers.runtime.chips import PodError, parse_slice
 def rows(*points: tuple[str, str, float]) -> list[calibration.Row]:
     """Lines of the table from (slice, group, published over modelled)."""
     return [
-        {"name": str(i), "topology": slice, "group": group, "published_mfu": ratio / 2, "modelled_mfu": 0.5}
+        {"name": str(i), "topology": slice, "group": group, "published_mfu": ratio / 2, "modelled_mfu": 0.5, "mixture": False}
         for i, (slice, group, ratio) in enumerate(points)
     ]
 
@@ -55,6 +55,19 @@ def test_the_error_is_the_root_mean_square_of_held_out_points(tmp_path, monkeypa
     assert calibration.error("v4").factor == pytest.approx(0.9)
     assert calibration.error("v4").points == 3
     assert calibration.rms([0.3, -0.4]) == pytest.approx(100 * 0.125**0.5)
+
+
+def test_mixtures_are_a_kind_of_their_own(tmp_path, monkeypatch):
+    """Three mixtures on whatever chips have a factor of their own, which no dense model's uses; fewer have the dense models'."""
+    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
+    monkeypatch.setattr(calibration, "POINTS", dict.fromkeys("01234567"))
+    mixtures = [row | {"mixture": True} for row in rows(("v4:2x2x1", "A", 0.5), ("v5p:2x2x1", "A", 0.6), ("v6e:2x2", "A", 0.7))]
+    table = [*BOTH, *(row | {"name": str(i)} for i, row in enumerate(mixtures, len(BOTH)))]
+    calibration.write(table)
+    assert calibration.error(calibration.MIXTURE).factor == pytest.approx(0.6)
+    assert calibration.error("v4").factor == pytest.approx(0.9)
+    assert calibration.error("v6e").factor == calibration.factor(calibration.MIXTURE, table[:-1]) == pytest.approx(1.0)
+    assert "| mixture | 3 | 0.60 |" in "\n".join(calibration.errors(table))
 
 
 def test_a_table_that_was_stopped_goes_on(tmp_path, monkeypatch):
