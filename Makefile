@@ -82,7 +82,7 @@ lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the file
 	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
 	$(COMPILE) requirements-docs.in -o requirements-docs.lock
 
-pods:  ## compiles every pod experiment and models its step: an hour and a half
+pods:  ## compiles every pod experiment that it has not compiled before, and models its step: an hour and a half
 	$(MAKE) setup DEVICE=plan
 	$(PY) -m scripts.plan --all
 

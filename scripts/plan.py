@@ -103,6 +103,11 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _settings(args: argparse.Namespace, e: Experiment) -> str:
+    """Returns what a report depends on beside the experiment and the slice."""
+    return f"{_options(args, e)}, kernels at {args.kernel_efficiency}"
+
+
 def _planned(args: argparse.Namespace, e: Experiment, pod: Slice) -> dict[str, Any]:
     """Returns an experiment's report; writes its program to the folder of --hlo."""
     from trainers.pods import report
@@ -122,7 +127,7 @@ def _plan(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
     except DoesNotFit as refusal:
         _say(f"{refusal}; looking for the nearest plans that fit")
         evaluate = functools.partial(_report, args, pod)
-        near = search.nearest_that_fit(e, pod, evaluate, options=_options(args, e), say=_say)
+        near = search.nearest_that_fit(e, pod, evaluate, settings=_settings(args, e), say=_say)
         planned = {"experiment": e.name, "topology": str(pod), "fits": False, "hbm_gib_per_chip": refusal.needed}
         planned |= {"hbm_limit_gib": refusal.limit, "nearest": _as_data(near)}
         if args.json:
@@ -148,7 +153,7 @@ def _search(args: argparse.Namespace, e: Experiment, pod: Slice) -> int:
     from trainers.pods import search
 
     evaluate = functools.partial(_report, args, pod)
-    results = search.search(e, pod, evaluate, options=_options(args, e), say=_say)
+    results = search.search(e, pod, evaluate, settings=_settings(args, e), say=_say)
     cli.print_json(_as_data(results)) if args.json else print("\n".join(map(str, results)))
     return 0
 
@@ -158,17 +163,23 @@ def _as_data(results: list[Any]) -> list[dict[str, Any]]:
 
 
 def _all(args: argparse.Namespace) -> int:
-    from trainers.pods import report
+    from trainers.pods import report, search
+    from trainers.pods.layout_candidates import Candidate
 
     rows, refused = [], []
     for name in PODS:
         e = registry.load(name)
+        pod = _slice(None, e)
+        reports = search.Reports(pod, _settings(args, e))  # what was compiled before is not compiled again
         try:
-            rows.append(_planned(args, e, _slice(None, e)))
-        except PodError as refusal:  # an hour's other rows are not lost by it
+            planned = _planned(args, e, pod) if args.hlo else reports(functools.partial(_report, args, pod), Candidate(e, name))
+        except PodError as refusal:
+            planned = {"fits": False, "error": str(refusal)}
+        if not planned["fits"]:  # an hour's other rows are not lost by it
             refused.append(name)
-            _say(f"error: {refusal}")
+            _say(f"error: {planned['error']}")
             continue
+        rows.append(planned)
         _say("\n".join(report.table(rows[-1:])))
     cli.print_json(rows) if args.json else print("\n".join(report.table(rows)))
     if refused:

@@ -60,7 +60,7 @@ def search(
     pod: Slice,
     evaluate: Evaluate,
     *,
-    options: str = "",
+    settings: str = "",
     best: int = 6,
     say: Say = print,
     folder: Path | None = None,
@@ -72,7 +72,7 @@ def search(
     Args:
       evaluate: compiles a candidate and returns its report: plain values, among them `fits` and `modelled_step_s`. For one
         that does not fit it raises a PodError that has `needed`, in GiB.
-      options: the name of the set of compiler options that `evaluate` uses.
+      settings: what the reports of `evaluate` depend on beside the plan: compiler options and the like.
       best: the number of plans that are compiled.
       say: is given lines about the progress.
       folder: where reports are kept; by default a folder in that of data.
@@ -83,7 +83,7 @@ def search(
     fit = fit or sorted(pool, key=lambda item: item[1].memory_bytes)  # an estimate may err by more
     own = [item for item in pool if item[0].experiment == e]
     fit = [*own, *(item for item in fit if item not in own)]
-    reports, results, num_fitting, seen, failed = Reports(pod, options, folder), [], Counter(), set(), {}
+    reports, results, num_fitting, seen, failed = Reports(pod, settings, folder), [], Counter(), set(), {}
     for candidate, estimate in fit:
         layout = candidate.experiment.layout
         figures = (layout.name, f"{estimate.memory_bytes:.4g} {estimate.step_s:.4g}")  # equal figures: taken for the same plan
@@ -103,7 +103,7 @@ def search(
 
 
 def nearest_that_fit(
-    e: Experiment, pod: Slice, evaluate: Evaluate, *, options: str = "", n: int = 3, say: Say = print, folder: Path | None = None
+    e: Experiment, pod: Slice, evaluate: Evaluate, *, settings: str = "", n: int = 3, say: Say = print, folder: Path | None = None
 ) -> list[Result]:
     """Returns up to n plans that fit, for an experiment that does not, fewest changes first; arguments as in `search`.
 
@@ -112,7 +112,7 @@ def nearest_that_fit(
     pool, limit = _estimated(e, pod), pod.chip.memory
     if e.layout.devices == pod.chips:
         limit = min(limit, ENOUGH_LESS * bound(e, pod).memory_bytes)  # it did not fit, whatever its estimate says
-    reports, tried, failed = Reports(pod, options, folder), [], {}
+    reports, tried, failed = Reports(pod, settings, folder), [], {}
     for candidate, estimate in nearest(e, pool, limit):
         layout = candidate.experiment.layout
         if _hopeless(layout, estimate, failed):
@@ -156,8 +156,8 @@ def _estimated(e: Experiment, pod: Slice) -> list[Estimated]:
 class Reports:
     """Reports on disk, each under a key of everything that affects it; they are written atomically."""
 
-    def __init__(self, pod: Slice, options: str, folder: Path | None = None):
-        self.pod, self.options, self.folder = pod, options, folder or data_dir() / "plans"
+    def __init__(self, pod: Slice, settings: str, folder: Path | None = None):
+        self.pod, self.settings, self.folder = pod, settings, folder or data_dir() / "plans"
 
     def __call__(self, evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
         """Returns the report of a candidate from disk, or from `evaluate`, and then saves it."""
@@ -167,9 +167,9 @@ class Reports:
         return json.loads(path.read_text())
 
     def key(self, e: Experiment) -> str:
-        """Returns a key that changes with the experiment, the slice, the compiler, its options, and any source of the step."""
+        """Returns a key that changes with the experiment, the slice, the compiler, the settings, and any source of the step."""
         code = {"versions": versions(), "sources": sources()}
-        return digest({"experiment": registry.to_json(e), "slice": str(self.pod), "options": self.options, **code})
+        return digest({"experiment": registry.to_json(e), "slice": str(self.pod), "settings": self.settings, **code})
 
 
 def _report(evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:

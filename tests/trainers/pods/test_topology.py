@@ -100,24 +100,33 @@ def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
         libtpu.prepare()
 
 
-def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys):
-    """`scripts.plan --all` prints the rows of all others, and names at the end what has none."""
+def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys, tmp_path):
+    """`scripts.plan --all` prints the rows of all others, names at the end what has none, and compiles nothing twice."""
     names = list(PODS)[:3]
     monkeypatch.setattr(scripts_plan, "PODS", {name: PODS[name] for name in names})
+    compiled = []
 
-    def planned(args, e, pod):
+    def plan(e, pod, options, *, kernel_efficiency):
+        compiled.append(e.name)
         if e.name == names[1]:
-            raise PodError(f"{e.name} does not fit {pod}")
-        return {"experiment": e.name}
+            raise topology.DoesNotFit(e.name, str(pod), 40.0, 30.75)
+        return {"experiment": e.name, "fits": True}, ""
 
-    monkeypatch.setattr(scripts_plan, "_planned", planned)
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    monkeypatch.setattr(report, "plan", plan)
     monkeypatch.setattr(libtpu, "prepare", lambda: None)
     monkeypatch.setattr(report, "table", lambda rows: [row["experiment"] for row in rows])
     monkeypatch.setattr(sys, "argv", ["plan", "--all"])
-    with pytest.raises(PodError, match=f"1 of 3 experiments have no plan: {names[1]}"):
+    for _ in range(2):
+        with pytest.raises(PodError, match=f"1 of 3 experiments have no plan: {names[1]}"):
+            scripts_plan.main()
+        printed = capsys.readouterr()
+        assert printed.out.split() == [names[0], names[2]] and f"error: {names[1]} does not fit" in printed.err
+    assert compiled == names
+    monkeypatch.setattr(sys, "argv", ["plan", "--all", "--kernel-efficiency", "0.4"])
+    with pytest.raises(PodError):
         scripts_plan.main()
-    printed = capsys.readouterr()
-    assert printed.out.split() == [names[0], names[2]] and f"error: {names[1]} does not fit" in printed.err
+    assert compiled == names * 2
 
 
 @pytest.mark.integration
