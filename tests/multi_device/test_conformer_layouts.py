@@ -1,7 +1,15 @@
 """The Conformer under layouts of its family computes what one device computes."""
 
+import jax
 import pytest
+from flax import nnx
+from jax.sharding import NamedSharding, PartitionSpec
 
+from configs import registry
+from models.conformer.config import ConformerConfig
+from models.conformer.fronts import Places
+from models.sharding.component import Component, make_mesh
+from models.sharding.layouts import data_parallel
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
 
 pytestmark = pytest.mark.integration
@@ -24,3 +32,22 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
     precision."""
     assert_equal_to_one_device(name, layout, mesh)
+
+
+def test_the_convolution_of_positions_gathers_no_batch():
+    """The gradient of a filter in groups is a sum over the devices of a cut batch: none of them sees the others' rows."""
+    c = registry.tiny(registry.load("conformer.wav2vec2_base")).model
+    assert isinstance(c, ConformerConfig) and c.positions is not None and c.positions.groups > 1
+    layout = data_parallel(8, 1)
+    mesh = make_mesh(layout)
+    places = Places(c, c.positions, jax.random.key(0), Component(layout, mesh=mesh))
+    rows = NamedSharding(mesh, PartitionSpec("data"))
+    x = jax.ShapeDtypeStruct((16, 32, c.model_dim), "float32", sharding=rows)
+    segments = jax.ShapeDtypeStruct((16, 32), "int32", sharding=rows)
+    graph, state = nnx.split(places)
+
+    def loss(state, x, segments):
+        return (nnx.merge(graph, state)(x, segments) ** 2).sum()
+
+    text = jax.jit(jax.grad(loss)).lower(state, x, segments).compile().as_text()
+    assert "all-reduce" in text and "all-gather" not in text
