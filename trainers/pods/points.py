@@ -7,6 +7,7 @@ something open, its docstring says what was chosen. Not among them, and why: doc
 import dataclasses
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from configs import registry
 from configs.experiment import Experiment
@@ -133,23 +134,27 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     return replace(e, model=model, execution=execution, layout=layout, data=data)
 
 
-def _recipe(name: str, rows: int, length: int, offload: str = "none") -> Experiment:
-    """A recipe of tpu-recipes for v6e-256, MaxText under 256-fold FSDP: layers are computed again from their inputs.
+def _recipe(
+    name: str, rows: int, length: int, offload: str = "none", *, devices: int = 256, remat: str = "full", **execution: Any
+) -> Experiment:
+    """A recipe of tpu-recipes, MaxText under FSDP over all devices.
 
     Logits in four parts were chosen here, so that they fit; the recipes compute them whole.
 
     Args:
-      rows: of each chip.
+      rows: of each device.
       offload: what the recipe keeps in the host's memory: its decoder_layer_input is "layer_in", its query_proj, key_proj and
-        value_proj are "attention_in", its out_proj is "attention_out".
+        value_proj are "attention_in", its out_proj is "attention_out", its mlpwo is "ffn_out".
+      remat: what it keeps in the device's, by the same names.
+      execution: further settings.
     """
     e = registry.load(name)
     return replace(
         e,
-        layout=fully_sharded(256, 1),
-        data=replace(e.data, batch_size=256 * rows, length=length),
-        eval=replace(e.eval, batch_size=256),
-        execution=replace(e.execution, remat="full", offload=offload, loss_chunks=4),
+        layout=fully_sharded(devices, 1),
+        data=replace(e.data, batch_size=devices * rows, length=length),
+        eval=replace(e.eval, batch_size=devices),
+        execution=replace(e.execution, remat=remat, offload=offload, loss_chunks=4, **execution),
     )
 
 

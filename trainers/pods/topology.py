@@ -27,7 +27,7 @@ class DoesNotFit(PodError):
 
 
 def devices(pod: Slice) -> list[Any]:
-    """Returns a compile-only device for each chip; raises PodError for a slice that the compiler does not know."""
+    """Returns the compile-only devices of a slice's chips; raises PodError for a slice that the compiler does not know."""
     chip, dims = pod.chip, pod.dims
     hosts = (2, 2, 1) if all(d % 2 == 0 for d in dims[:2]) else (1, 1, 1)
     wrap = pod.wrap if chip.torus == 3 else (*pod.wrap, False)
@@ -52,9 +52,9 @@ class Compiled:
 
     Attributes:
       text: the scheduled program.
-      peak: peak memory of a chip in bytes, as the compiler counts it.
+      peak: peak memory of a device in bytes, as the compiler counts it.
       memory: the same by category.
-      host: bytes in the host's memory for a chip.
+      host: bytes in the host's memory for a device.
       seconds: time that compiling took.
     """
 
@@ -79,7 +79,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := parse_out_of_memory(str(error))):
             raise
-        raise DoesNotFit(e.name, str(pod), *sizes) from None
+        raise DoesNotFit(e.name, str(pod), *(pod.chip.devices * size for size in sizes)) from None
     analysis: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in plan.parameters)
     optimizer = 0 if e.execution.offloads_optimizer else tables.optimizer_bytes(plan)
