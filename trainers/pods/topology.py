@@ -71,6 +71,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
 
     Raises:
       DoesNotFit: the program needs more memory than a chip has.
+      PodError: JAX cannot read the program.
     """
     plan = make_plan(e, devices(pod))
     began = time.time()
@@ -88,7 +89,15 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     batch = analysis.argument_size_in_bytes - parameters - optimizer
     memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
     memory["temporary"] = analysis.peak_memory_in_bytes - sum(memory.values())
-    return Compiled(plan, compiled.as_text() or "", analysis.peak_memory_in_bytes, memory, host, time.time() - began)
+    return Compiled(plan, _text(compiled, pod), analysis.peak_memory_in_bytes, memory, host, time.time() - began)
+
+
+def _text(compiled: jax.stages.Compiled, pod: Slice) -> str:
+    try:
+        return compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError as error:  # it has instructions that the compiler is newer than
+        why = str(error).partition("\n")[0]
+        raise PodError(f"--topology {pod}: jax {jax.__version__} cannot read the compiled program: {why:.160}") from None
 
 
 def parse_out_of_memory(message: str) -> tuple[float, float] | None:

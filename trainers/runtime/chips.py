@@ -92,10 +92,13 @@ _SETS = {
 }
 # Look-ups stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot read programs that use one.
 _SPARSE = {name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()}
-# So do collectives and scatters on tpu7x, where the compiler moves them by default.
+# So does on tpu7x all else that the compiler moves there by default.
+_WORK = ("copy", "dynamic_padding", "gather", "reduce", "reshape", "scatter", "sort")
+_GATHERS = ("all_gather", "2d_all_gather", "3d_all_gather")
+_COLLECTIVES = (*_GATHERS, "all_reduce", "reduce_scatter", "nd_reduce_scatter", "dense_all_to_all", "ragged_all_to_all")
 _UNMOVED = {
-    **{f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in ("all_gather", "reduce_scatter", "all_reduce")},
-    "xla_tpu_enable_offloading_scatter_to_sparsecore": False,
+    **{f"xla_tpu_enable_offloading_{kind}_to_sparsecore": False for kind in _WORK},
+    **{f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in _COLLECTIVES},
 }
 _V7X = {name: {**options, **_UNMOVED} for name, options in _SPARSE.items()}
 _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}

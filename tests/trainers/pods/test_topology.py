@@ -192,6 +192,23 @@ def test_a_tiny_plan(slice, layout, tmp_path):
     assert done.returncode == (0 if result["checks_passed"] else 1)
 
 
+@pytest.mark.integration
+@pytest.mark.slow
+@NEEDED
+def test_the_compilers_cycles_know_which_8_bits_a_chip_has():
+    """Floats of 8 bits take half of bfloat16's time on tpu7x, and all of it on v5p, which has none in hardware."""
+
+    def gain(generation: str) -> float:
+        command = [sys.executable, "-m", "scripts.lab.products", generation, "--sizes", "8192", "--dtypes"]
+        done = subprocess.run([*command, "bfloat16,float8_e4m3fn", "--json"], capture_output=True, text=True, check=True)
+        plain, floats = (row["TFLOP/s"] for row in json.loads(done.stdout))
+        assert plain < CHIPS[generation].peak / 1e12
+        return floats / plain
+
+    assert 1.9 < gain("tpu7x") < 2.3
+    assert gain("v5p") < 1.05
+
+
 def test_what_does_not_fit_is_refused_with_how_much():
     """Both ways in which the compiler says it are read: how much is needed, and the limit; the line says what is too much."""
     temporaries = "total memory required for HLO temporaries (32.86G) exceeds available HBM (30.75G). HLO module: jit_step."
