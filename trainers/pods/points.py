@@ -164,6 +164,7 @@ PAX = "Pax's README, read off its chart (3 %)"
 V5E = "MaxText's README, 256 v5e"
 V5P = "MaxText's README of its v5p configurations"
 V6E = "derived from tpu-recipes, training/trillium"
+V7X = "derived from tpu-recipes, training/ironwood"
 _OFFLOADED = "layer_in+attention_in+attention_out"
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
@@ -198,5 +199,13 @@ POINTS = {
     ),
     "v6e_gpt3_175b": Point(
         lambda: _recipe("gpt.gpt3_175b", 3, 2048), "v6e:16x16", 0.4193, "MaxText", f"{V6E}, 17.182 s", kernel=True
+    ),
+    "tpu7x_llama31_70b": Point(
+        lambda: _recipe("gpt.llama3_70b", 2, 8192, devices=128, remat="attention_in+context"),
+        "tpu7x:4x4x4",
+        0.5605,
+        "MaxText",
+        f"{V7X}, 12.20 s",
+        kernel=True,
     ),
 }
