@@ -10,7 +10,7 @@ from models.sharding import remat
 
 Dtype = Literal["float32", "bfloat16", "float64"]
 Dispatch = Literal["sort", "einsum", "all_to_all", "ragged"]
-Quantization = Literal["none", "int8"]
+Quantization = Literal["none", "int8", "fp8"]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -33,9 +33,10 @@ class Execution:
       exchange_parts: parts of a device's experts to which a mixture's tokens travel one after the other, so that one part
         multiplies while the next one's tokens travel; fewer where it does not divide them.
       quantization: of products with the matrices of dense layers and experts inside a stack: "int8" computes them in 8 bits,
-        forward and backward, with a scale for each row and column (models/parts/int8.py), which chips with faster int8 products
-        gain from. Weights, the optimizer, attention's own products, routers, embeddings, norms, convolutions, logits and heads
-        stay as they are; so do experts under dispatch "ragged", and matrices that LoRA keeps frozen in a few bits.
+        forward and backward, with a scale for each row and column, "fp8" the same in floats of 8 bits
+        (models/parts/eight_bits.py); chips gain where such products are faster. Weights, the optimizer, attention's own products,
+        routers, embeddings, norms, convolutions, logits and heads stay as they are; so do experts under dispatch "ragged", and
+        matrices that LoRA keeps frozen in a few bits.
       loss_chunks: parts of a row whose logits exist at the same time in a decoder's loss (models/gpt), each computed again in
         the backward pass: n parts need an n-th of the logits' memory.
     """

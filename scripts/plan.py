@@ -88,11 +88,11 @@ def _torus(text: str | None) -> tuple[tuple[str, str], ...]:
 
 
 def _slice(text: str | None, e: Experiment) -> Slice:
-    """Returns the slice that is asked for, or the experiment's own, or the usual slice for another number of chips."""
+    """Returns the slice that is asked for, or the experiment's own, or the usual slice for another number of devices."""
     if text:
         return parse_slice(text)
     own = parse_slice(PODS[e.name].slice) if e.name in PODS else None
-    return own if own and own.chips == e.layout.devices else usual_slice(planned_chip(e), e.layout.devices)
+    return own if own and own.devices == e.layout.devices else usual_slice(planned_chip(e), e.layout.devices)
 
 
 def _options(args: argparse.Namespace, e: Experiment) -> str:

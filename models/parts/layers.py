@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
-from models.parts import int8
+from models.parts import eight_bits
 from models.parts.low_rank import LowRank, MatrixLike, Quantized, frozen_product
 from models.parts.transformer_config import Dense
 from models.sharding.component import Component
@@ -34,19 +34,19 @@ def project(x: jax.Array, w: jax.Array | MatrixLike, scope: Component, contract:
     if isinstance(w, Quantized):
         y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)
         return y.reshape(*y.shape[:-1], *w.shape[contract:])
-    in_int8 = dense and scope.execution.quantization == "int8"
-    w = w.astype(int8.wide(x.dtype) if in_int8 else x.dtype)
+    form = scope.execution.quantization if dense else "none"
+    w = w.astype(x.dtype if form == "none" else eight_bits.wide(x.dtype))
     if scope.on_tpu:
-        return _in_int8(x, w, contract) if in_int8 else jnp.tensordot(x, w, axes=contract)
+        return jnp.tensordot(x, w, axes=contract) if form == "none" else _in_8_bits(x, w, form, contract)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
     rows = (-1,) if scope.num_shards("length") == scope.num_shards("res_length") == 1 else lead
     x, w_IO = x.reshape(*rows, inner), w.reshape(inner, -1)
-    y = _in_int8(x, w_IO, 1) if in_int8 else x @ w_IO
+    y = x @ w_IO if form == "none" else _in_8_bits(x, w_IO, form, 1)
     return y.reshape(*lead, *w.shape[contract:])
 
 
-def _in_int8(x: jax.Array, w: jax.Array, contract: int) -> jax.Array:
-    return checkpoint_name(int8.product(x, w, contract), SCALED)  # what remat "dots" keeps
+def _in_8_bits(x: jax.Array, w: jax.Array, form: eight_bits.Form, contract: int) -> jax.Array:
+    return checkpoint_name(eight_bits.product(x, w, form, contract), SCALED)  # what remat "dots" keeps
 
 
 def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:

@@ -89,6 +89,6 @@ def make_mesh(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
     names, sizes = zip(*layout.mesh, strict=True)
     if dims := torus.sides(devices):
         order = torus.positions(layout.mesh, dims, torus.assignment(layout.mesh, dims, layout.torus))
-        by_place = sorted(devices, key=lambda device: device.coords)
+        by_place = sorted(devices, key=torus.place)
         return Mesh(np.array(by_place)[order], names, axis_types=(AxisType.Auto,) * len(names))
     return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)

@@ -26,7 +26,7 @@ PyTree = Any
 Params = dict[str, Any]  # arrays by dotted name
 Initializer = Callable[[jax.Array, tuple[int, ...], Any], jax.Array]
 
-# The name that `jax.ad_checkpoint.checkpoint_name` gives to a product of whole numbers, with its scales.
+# The name that `jax.ad_checkpoint.checkpoint_name` gives to a product in 8 bits, with its scales.
 SCALED = "scaled_product"
 
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.

@@ -2,7 +2,7 @@
 
 An assignment gives each mesh axis the torus axes that it lies along, major first: y of 16 chips and z of 16 for one, x of 8 for
 the other, in text "yz" and "x". A torus axis may be shared: "y4" is 4 of its 16 chips; the mesh axis that comes later in the
-mesh has the neighbouring chips.
+mesh has the neighbouring chips. Where a chip has several devices they are one more axis, "c", after the three of the torus.
 """
 
 import itertools
@@ -15,7 +15,8 @@ import numpy as np
 
 from models.sharding.layout import LayoutError
 
-LETTERS = "xyz"
+ON_CHIP = "c"
+LETTERS = f"xyz{ON_CHIP}"
 
 Mesh = Sequence[tuple[str, int]]
 Assignment = dict[str, tuple[tuple[str, int], ...]]
@@ -25,6 +26,7 @@ def assignment(mesh: Mesh, dims: Sequence[int], torus: Sequence[tuple[str, str]]
     """Returns the assignment of a mesh to a torus of these dimensions.
 
     Args:
+      dims: of the torus, and the devices of a chip if these are several.
       torus: (mesh axis, text) pairs, as a layout has them; without any, the last mesh axes, which communicate most, get whole
         torus axes first, and as few as possible.
 
@@ -34,7 +36,7 @@ def assignment(mesh: Mesh, dims: Sequence[int], torus: Sequence[tuple[str, str]]
     if math.prod(size for _, size in mesh) != math.prod(dims):
         raise LayoutError(
             f"mesh {dict(mesh)} has {math.prod(size for _, size in mesh)} devices, "
-            f"but a torus of {'x'.join(map(str, dims))} has {math.prod(dims)} chips"
+            f"but a torus of {'x'.join(map(str, dims))} has {math.prod(dims)}"
         )
     if not torus:
         return assignments(mesh, dims)[0]
@@ -42,8 +44,8 @@ def assignment(mesh: Mesh, dims: Sequence[int], torus: Sequence[tuple[str, str]]
     assigned = _read(mesh, sides, torus)
     whole = {axis: math.prod(n for parts in assigned.values() for a, n in parts if a == axis) for axis in sides}
     for name, size in mesh:
-        if (chips := math.prod(n for _, n in assigned[name])) != size:
-            raise LayoutError(f"torus {name}={as_text(assigned[name], dims)!r} has {chips} chips, not {size}")
+        if (places := math.prod(n for _, n in assigned[name])) != size:
+            raise LayoutError(f"torus {name}={as_text(assigned[name], dims)!r} has {places} places, not {size}")
     if whole != sides:
         raise LayoutError(f"torus {dict(torus)} uses {whole} of {sides}")
     return assigned
@@ -53,7 +55,7 @@ def _read(mesh: Mesh, sides: Mapping[str, int], torus: Sequence[tuple[str, str]]
     """Returns the assignment that a layout's texts name; raises LayoutError for a text that names no axes."""
     assigned: Assignment = {name: () for name, _ in mesh}
     for name, text in torus:
-        parts = re.findall(r"([xyz])(\d*)", text)
+        parts = re.findall(rf"([{LETTERS}])(\d*)", text)
         if name not in assigned or "".join(a + n for a, n in parts) != text or any(a not in sides for a, _ in parts):
             raise LayoutError(
                 f"torus {name}={text!r}: write a mesh axis of {dict(mesh)} and letters of {sides}, as {mesh[0][0]}=y4z"
@@ -62,11 +64,19 @@ def _read(mesh: Mesh, sides: Mapping[str, int], torus: Sequence[tuple[str, str]]
     return assigned
 
 
+def place(device: Any) -> tuple[int, ...]:
+    """Returns the coordinates of a device's chip, and its number on the chip."""
+    return (*getattr(device, "coords", ()), getattr(device, "core_on_chip", 0))
+
+
 def sides(devices: Sequence[Any]) -> tuple[int, ...] | None:
-    """Returns the dimensions of the torus if the devices are one slice of a pod, one device for each chip; else None."""
-    places = {tuple(getattr(device, "coords", ())) for device in devices}
-    dims = tuple(max(along) + 1 for along in zip(*places, strict=True))
-    return dims if devices[0].platform == "tpu" and len(places) == len(devices) == math.prod(dims) else None
+    """Returns the dimensions of the torus, and the devices of a chip if these are several, where the devices are one slice of a
+    pod; else None."""
+    places = set(map(place, devices))
+    *dims, on_chip = (max(along) + 1 for along in zip(*places, strict=True))
+    if devices[0].platform != "tpu" or not len(places) == len(devices) == math.prod(dims) * on_chip:
+        return None
+    return (*dims, on_chip) if on_chip > 1 else tuple(dims)
 
 
 def assignments(mesh: Mesh, dims: Sequence[int]) -> list[Assignment]:
@@ -102,9 +112,9 @@ def as_text(parts: Sequence[tuple[str, int]], dims: Sequence[int]) -> str:
 
 
 def positions(mesh: Mesh, dims: Sequence[int], assigned: Mapping[str, Sequence[tuple[str, int]]]) -> np.ndarray:
-    """Returns indices into the torus's chips, in row-major order of their coordinates, as an array of the mesh's shape."""
+    """Returns indices into the torus's places, in row-major order of their coordinates, as an array of the mesh's shape."""
     parts = [(name, axis, n) for name, _ in mesh for axis, n in assigned[name]]
-    chips = np.arange(math.prod(dims))
+    places = np.arange(math.prod(dims))
     by_torus = [part for letter in LETTERS for part in parts if part[1] == letter]  # within a torus axis in mesh order
-    chips = chips.reshape([n for *_, n in by_torus])
-    return chips.transpose([by_torus.index(part) for part in parts]).reshape([size for _, size in mesh])
+    places = places.reshape([n for *_, n in by_torus])
+    return places.transpose([by_torus.index(part) for part in parts]).reshape([size for _, size in mesh])

@@ -11,7 +11,13 @@ from scripts.launching.job import FINAL, GRACE, Job, plain
 
 TOOL = "kubectl"
 
-_ACCELERATORS = {"v4": "tpu-v4-podslice", "v5e": "tpu-v5-lite-podslice", "v5p": "tpu-v5p-slice", "v6e": "tpu-v6e-slice"}
+_ACCELERATORS = {
+    "v4": "tpu-v4-podslice",
+    "v5e": "tpu-v5-lite-podslice",
+    "v5p": "tpu-v5p-slice",
+    "v6e": "tpu-v6e-slice",
+    "tpu7x": "tpu7x",
+}
 _CONTAINER = "train"
 
 
@@ -36,6 +42,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         raise ConfigError(f"--topology {job.machines}: --on gke starts TPU slices, as v4:2x2x4")
     if not image:
         raise ConfigError("--on gke needs --image: the checkout after `make setup DEVICE=tpu`, in a registry of yours")
+    chips = {"google.com/tpu": str(pod.chips // job.machines.hosts)}
     volumes = [
         {
             "name": f"bucket-{at}",
@@ -52,10 +59,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         "image": plain("--image", image),
         "command": ["bash", "-c", f"exec {job.train('.venv/bin/python')}"],
         "env": [{"name": name, "value": value} for name, value in job.variables().items()],
-        "resources": {
-            "requests": {"google.com/tpu": str(job.machines.per_host)},
-            "limits": {"google.com/tpu": str(job.machines.per_host)},
-        },
+        "resources": {"requests": chips, "limits": chips},
         "volumeMounts": [{"name": f"bucket-{at}", "mountPath": f"/mnt/{bucket}"} for at, bucket in enumerate(job.buckets())],
     }
     pod = {

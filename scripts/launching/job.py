@@ -34,7 +34,7 @@ class Machines:
     Attributes:
       platform: "tpu", "gpu" or "cpu".
       hosts: how many there are.
-      per_host: chips, GPUs or simulated CPU devices of each.
+      per_host: TPU devices, GPUs or simulated CPU devices of each.
       slice: of TPUs, the slice; None otherwise.
     """
 
@@ -167,8 +167,8 @@ def machines_of(text: str) -> Machines:
     if not single and any(side % part for side, part in zip(pod.dims, block, strict=True)):
         host = "x".join(map(str, block))
         raise ConfigError(f"--topology {text!r}: a host of {name} has {host} chips, and a slice has whole hosts")
-    per_host = pod.chips if single else math.prod(block)
-    return Machines("tpu", pod.chips // per_host, per_host, pod)
+    on_host = pod.chips if single else math.prod(block)
+    return Machines("tpu", pod.chips // on_host, on_host * pod.chip.devices, pod)
 
 
 def check(e: Experiment, machines: Machines) -> None:
@@ -192,5 +192,5 @@ def check(e: Experiment, machines: Machines) -> None:
             f"{machines.devices:,}: take --topology {fitting}, or another --layout NAME:XxY"
         )
     if machines.slice:
-        torus.assignment(layout.mesh, machines.slice.dims, layout.torus)
+        torus.assignment(layout.mesh, machines.slice.places, layout.torus)
     make_plan(e, abstract=True)

@@ -25,10 +25,12 @@ def submit(job: Job, text: str) -> int:
 
 
 def script(job: Job, zone: str, spot: bool) -> str:
-    """Returns the shell script; raises ConfigError for machines without TPUs, a folder of one host, or a missing zone."""
+    """Returns the shell script; raises ConfigError for machines that are no TPU VMs, a folder of one host, or a missing zone."""
     pod = job.machines.slice
     if not pod:
         raise ConfigError(f"--topology {job.machines}: --on tpu-vm starts TPU slices, as v4:2x2x4")
+    if pod.chip.name not in _TYPES:
+        raise ConfigError(f"--topology {pod}: Google Cloud has no TPU VMs of {pod.chip.name}; take --on gke")
     if not job.workdir.startswith("gs://"):
         raise ConfigError(f"--workdir {job.workdir}: TPU VMs share no folder; give one as gs://bucket/runs/mine")
     if not zone:

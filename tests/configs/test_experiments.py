@@ -176,7 +176,7 @@ def test_json_is_read_strictly():
         read(optimizer__class="Adafacter")
     with pytest.raises(ConfigError, match="not one of 'sort', 'einsum'"):
         read(execution__dispatch="sorted")
-    with pytest.raises(ConfigError, match="quantization: 'int4' is not one of 'none', 'int8'"):
+    with pytest.raises(ConfigError, match="quantization: 'int4' is not one of 'none', 'int8', 'fp8'"):
         read(execution__quantization="int4")
     with pytest.raises(ConfigError, match=r"experiment\.optimizer\.schedule: warmup=500: must be below steps=500"):
         read(optimizer__schedule__warmup=500)

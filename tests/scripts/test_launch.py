@@ -28,7 +28,14 @@ def asked(experiment: str, topology: str, workdir: str = "gs://bucket/runs/mine"
 
 @pytest.mark.parametrize(
     ("topology", "hosts", "per_host"),
-    [("v4:8x16x16", 512, 4), ("v5e:16x16", 64, 4), ("v6e:2x4", 1, 8), ("gpu:4x8", 4, 8), ("cpu:2x1", 2, 1)],
+    [
+        ("v4:8x16x16", 512, 4),
+        ("v5e:16x16", 64, 4),
+        ("v6e:2x4", 1, 8),
+        ("tpu7x:4x4x4", 16, 8),
+        ("gpu:4x8", 4, 8),
+        ("cpu:2x1", 2, 1),
+    ],
 )
 def test_a_topology_is_hosts_with_devices(topology, hosts, per_host):
     machines = job.machines_of(topology)
@@ -62,7 +69,7 @@ def test_a_mesh_that_does_not_lie_on_the_torus_is_refused():
     """256 x 8 chips, asked to lie along axes of 16 and 8."""
     e = registry.load("gpt.gspmd_1t")
     e = dataclasses.replace(e, layout=dataclasses.replace(e.layout, torus=(("data", "z"), ("model", "x"))))
-    with pytest.raises(LayoutError, match="torus data='z' has 16 chips, not 256"):
+    with pytest.raises(LayoutError, match="torus data='z' has 16 places, not 256"):
         job.check(e, job.machines_of("v4:8x16x16"))
 
 
@@ -82,6 +89,14 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2, 74, 76, 77]
 
 
+def test_kubernetes_is_asked_for_chips():
+    """A tpu7x has two devices: a host has four chips and eight devices."""
+    (replicated,) = gke.manifest(asked("gpt.quickstart", "tpu7x:2x2x2"), "image", False)["spec"]["replicatedJobs"]
+    (container,) = replicated["template"]["spec"]["template"]["spec"]["containers"]
+    assert container["resources"] == {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "4"}}
+    assert job.machines_of("tpu7x:2x2x2").devices == 16
+
+
 @pytest.mark.parametrize(
     ("write", "parts"),
     [
@@ -89,6 +104,7 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
         (lambda: gke.script(asked("gpt.quickstart", "gpu:2x4"), "image", False), ["gpu:2x4", "TPU slices"]),
         (lambda: gke.script(asked("gpt.quickstart", "v4:2x2x2"), "", False), ["--image"]),
         (lambda: tpu_vm.script(asked("gpt.quickstart", "v4:2x2x2", "runs/x"), "zone", False), ["runs/x", "gs://bucket"]),
+        (lambda: tpu_vm.script(asked("gpt.quickstart", "tpu7x:2x2x1"), "zone", False), ["tpu7x:2x2x1", "--on gke"]),
         (lambda: job.mounted("gs://bucket"), ["'gs://bucket'", "a bucket and a folder"]),
         (lambda: job.mounted("s3://bucket/runs"), ["'s3://bucket/runs'", "gs://bucket/runs/mine"]),
     ],

@@ -20,6 +20,7 @@ from trainers.hlo import activations, variants
 from trainers.hlo.activations import CARRY, Traced
 from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import Plan, make_plan
+from trainers.pods.links import WITHIN
 from trainers.runtime.chips import Slice
 
 EFFICIENCY = 0.87  # of matrix products, as a share of the peak
@@ -162,7 +163,7 @@ class Work:
         done = activations.program_flops(self.e)
         done += needed / 3 if self.is_1f1b else 0  # it recomputes each chunk's forward pass under any policy
         bubble = s.idle() if s and self.is_1f1b else s.bubble if s else 0
-        products = done / (pod.chips * pod.chip.peak * EFFICIENCY) * (1 + bubble)
+        products = done / (pod.devices * pod.chip.peak * EFFICIENCY) * (1 + bubble)
         stages = s.stages if s else 1
         scores = sum(a.times * shard / a.itemsize for a, shard in self.shards if a.kind.quadratic)
         again = 3 * (done / needed - 1)  # the share of the forward pass that is computed a second time
@@ -216,12 +217,12 @@ class Links:
     """Times of collectives over mesh axes on the links of a slice; raises LayoutError if the mesh does not fit its torus."""
 
     def __init__(self, e: Experiment, pod: Slice):
-        self.layout, self.link = e.layout, pod.chip.link
-        self.found = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+        self.layout, self.link, self.per_chip = e.layout, pod.chip.link, pod.chip.devices
+        self.found = torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
         self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, pod.dims, pod.wrap, strict=False) if wraps}
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
-        """Returns the number of chips along each torus axis."""
+        """Returns the number of chips along each torus axis, and of devices within a chip."""
         along: dict[str, int] = {}
         for letter, n in (part for axis in axes for part in self.found[axis]):
             along[letter] = along.get(letter, 1) * n
@@ -232,11 +233,16 @@ class Links:
         n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0
+        on_chip = along.pop(torus.ON_CHIP, 1)
+        if not along:
+            return size * (n - 1) / n / (self.link * WITHIN)
         rings = sum(2 for letter, chips in along.items() if chips == self.rings.get(letter))
-        return size * (n - 1) / n / (self.link * (rings or len(along)))
+        return size * (n - 1) / n / (self.link * (rings or len(along))) * self.per_chip / on_chip
 
     def exchange_s(self, size: float, axes: tuple[str, ...]) -> float:
-        """Returns the time of an all-to-all of `size` bytes a chip: over a quarter of the ring, or half the line, of its longest
-        axis."""
-        hops = (n / (8 if n == self.rings.get(letter) else 4) for letter, n in self._along(axes).items())
-        return size * max(hops, default=0.0) / self.link
+        """Returns the time of an all-to-all of `size` bytes a device: over a quarter of the ring, or half the line, of its
+        longest axis."""
+        along = self._along(axes)
+        along.pop(torus.ON_CHIP, 1)
+        hops = (n / (8 if n == self.rings.get(letter) else 4) for letter, n in along.items())
+        return self.per_chip * size * max(hops, default=0.0) / self.link

@@ -32,7 +32,7 @@ class Candidate:
 
 
 def candidates(e: Experiment, pod: Slice) -> list[Candidate]:
-    """Returns all different plans of an experiment that suit a slice; its own come first if it has as many chips."""
+    """Returns all different plans of an experiment that suit a slice; its own come first if it has as many devices."""
     plans, seen, executions = [], set(), _executions(e)
     for layout in _layouts(e, pod):
         if (key := _key(layout, pod)) in seen:
@@ -46,11 +46,11 @@ def candidates(e: Experiment, pod: Slice) -> list[Candidate]:
 
 def describe(e: Experiment, pod: Slice) -> str:
     """Returns a short description of a plan: "two_d 256x8 data=yz model=x remat=full"."""
-    layout, placement = e.layout, torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+    layout, placement = e.layout, torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
     words = [layout.name, "x".join(str(size) for _, size in layout.mesh)]
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
-    words += [f"{axis}={torus.as_text(parts, pod.dims)}" for axis, parts in placement.items() if parts]
+    words += [f"{axis}={torus.as_text(parts, pod.places)}" for axis, parts in placement.items() if parts]
     by_component = [f"remat[{path}]={kept}" for path, kept in e.execution.remat_of]
     on_host = [f"offload={e.execution.offload}"] if e.execution.offload != "none" else []
     return " ".join([*words, f"remat={e.execution.remat}", *by_component, *on_host])
@@ -84,7 +84,7 @@ def _executions(e: Experiment) -> list[Execution]:
 
 
 def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:
-    own = [e.layout] if e.layout.devices == pod.chips else []
+    own = [e.layout] if e.layout.devices == pod.devices else []
     added = _added_rules(e)
     for layout in itertools.chain(own, _flat(e, pod), _pipelined(e, pod)):
         if layout is not e.layout:
@@ -105,7 +105,7 @@ def _searched(e: Experiment) -> list[Recipe]:
 def _flat(e: Experiment, pod: Slice) -> Iterator[Layout]:
     for recipe in _searched(e):
         for y in () if recipe.is_pipeline else _sizes(pod, recipe.largest):
-            yield recipe(pod.chips // y, y)
+            yield recipe(pod.devices // y, y)
 
 
 def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
@@ -115,7 +115,7 @@ def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
         if not recipe.is_pipeline:
             continue
         for p, y in itertools.product(_sizes(pod, STAGES)[1:], _sizes(pod, recipe.largest)):
-            x, remainder = divmod(pod.chips, p * y)
+            x, remainder = divmod(pod.devices, p * y)
             m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
             for v in recipe.chunks if m and not remainder else ():
                 layout = recipe(p, x, y)
@@ -126,7 +126,7 @@ def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
 def _sizes(pod: Slice, limit: int) -> list[int]:
     """Returns sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
     odd = {d // (d & -d) for d in (1, *pod.dims)}
-    return [d for d in range(1, min(pod.chips, limit) + 1) if pod.chips % d == 0 and d // (d & -d) in odd]
+    return [d for d in range(1, min(pod.devices, limit) + 1) if pod.devices % d == 0 and d // (d & -d) in odd]
 
 
 def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
@@ -155,19 +155,19 @@ def _valid(e: Experiment, layout: Layout) -> Layout | None:
 
 def _placements(layout: Layout, pod: Slice) -> Iterator[Layout]:
     """Yields the layout in its default placement on the torus and in the best placement of another shape, if there are any."""
-    sides = dict(zip(torus.LETTERS, pod.dims, strict=True))
+    sides = dict(zip(torus.LETTERS, pod.places, strict=False))
 
     def shape(assignment: torus.Assignment) -> list:
         return [sorted((sides[letter], n) for letter, n in assignment[axis]) for axis, _ in layout.mesh]
 
     try:
-        default = torus.assignment(layout.mesh, pod.dims, layout.torus)
-        assignments = torus.assignments(layout.mesh, pod.dims)
+        default = torus.assignment(layout.mesh, pod.places, layout.torus)
+        assignments = torus.assignments(layout.mesh, pod.places)
     except LayoutError:
         return
     yield layout
     if other := next((assignment for assignment in assignments if shape(assignment) != shape(default)), None):
-        placement = tuple((axis, torus.as_text(parts, pod.dims)) for axis, parts in other.items() if parts)
+        placement = tuple((axis, torus.as_text(parts, pod.places)) for axis, parts in other.items() if parts)
         yield dataclasses.replace(layout, torus=placement)
 
 
@@ -181,7 +181,7 @@ def _key(layout: Layout, pod: Slice) -> Any:
     def cutting(rules: Rules) -> tuple:
         return tuple((name, axes) for name, axes in plain(rules) if axes)
 
-    placement = torus.assignment(layout.mesh, pod.dims, layout.torus)
+    placement = torus.assignment(layout.mesh, pod.places, layout.torus)
     components = tuple((path, plain(rules)) for path, rules in layout.components)
     mesh = tuple((size, placement[axis]) for axis, size in layout.mesh if size > 1)
     return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced

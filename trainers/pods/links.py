@@ -8,15 +8,21 @@ A collective takes the time of its bytes on the links that carry them, and a fix
 - in an all-to-all, half of the bytes cross the middle of a ring over its two cuts: n / 8 of each chip's bytes on every link;
 - a permute's pairs are routed one dimension after the other, the shorter way round; the most loaded link decides.
 
+The devices of a chip share its links: what both take part in travels to the chip once, what each does with its like at the same
+time travels twice. Between them is a connection six times as fast as a link (Google Cloud's page of TPU7x).
+
 Measured against published runs, see BENCHMARKS.md.
 """
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
-Link = tuple[int, int]  # dimension of the torus and direction, 1 or -1: all links of that direction
+WITHIN = 6.0  # bandwidth between the devices of a chip, as a multiple of a link's
+
+Link = tuple[int, int]  # dimension of the torus, or one more within chips, and direction, 1 or -1: all links of that direction
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,8 +55,8 @@ class Torus:
       dims: chips along each dimension.
       wrap: which dimensions are rings.
       link: bytes/s of a link in one direction.
-      coordinates: coordinates of each device's chip, in the order of the mesh; those beyond the dimensions, which flat slices
-        have, are ignored.
+      coordinates: coordinates of each device's chip, in the order of the mesh, equal for devices of one chip; those beyond the
+        dimensions, which flat slices have, are ignored.
       hop: latency in seconds from a chip to its neighbour.
     """
 
@@ -59,6 +65,7 @@ class Torus:
     ):
         self.dims, self.wrap, self.link, self.hop = tuple(dims), tuple(wrap), link, hop
         self.chips = np.array(coordinates)[:, : len(self.dims)]  # [devices, dimensions]
+        self.per_chip = max(1, len(self.chips) // math.prod(self.dims))  # devices
 
     def gather(self, group: Sequence[int], size: int, most: int = 3) -> Transfer:
         """Returns the transfer of an all-gather or a reduce-scatter along at most `most` dimensions.
@@ -66,12 +73,12 @@ class Torus:
         `size` is the number of bytes on each device after the gather, or before the scatter.
         """
         sides = sorted(self._sides(group), key=lambda side: -side.width)
-        if not sides:
-            return Transfer(0.0, frozenset())
-        width = sum(side.width for side in sides[:most])
+        chips = math.prod(side.chips for side in sides)
+        on_chip = len(group) // chips
+        width = sum(side.width for side in sides[:most]) * on_chip / self.per_chip
         hops = sum(side.chips / (2 if side.ring else 1) for side in sides)
-        moved = size * (len(group) - 1) / len(group)
-        return Transfer(moved / (width * self.link) + hops * self.hop, _links(sides))
+        between = size * (chips - 1) / chips / (width * self.link) if sides else 0.0
+        return Transfer(max(between + hops * self.hop, self._within(size, on_chip)), self._links(sides, on_chip))
 
     def all_reduce(self, group: Sequence[int], size: int, most: int = 3) -> Transfer:
         """Returns the transfer of an all-reduce of `size` bytes: a reduce-scatter, then an all-gather."""
@@ -81,8 +88,10 @@ class Torus:
     def all_to_all(self, group: Sequence[int], size: int) -> Transfer:
         """Returns the transfer of an all-to-all of `size` bytes a device; the longest dimension decides."""
         sides = self._sides(group)
-        most = max((size * s.chips / (8 if s.ring else 4) * s.spacing for s in sides), default=0.0)
-        return Transfer(most / self.link + sum(s.chips / 2 for s in sides) * self.hop, _links(sides))
+        on_chip = len(group) // math.prod(side.chips for side in sides)
+        most = max((self.per_chip * size * s.chips / (8 if s.ring else 4) * s.spacing for s in sides), default=0.0)
+        between = most / self.link + sum(s.chips / 2 for s in sides) * self.hop
+        return Transfer(max(between, self._within(size, on_chip)), self._links(sides, on_chip))
 
     def permute(self, pairs: Sequence[Sequence[int]], size: int) -> Transfer:
         """Returns the transfer of `size` bytes from the first to the second device of each pair."""
@@ -106,7 +115,11 @@ class Torus:
         links = frozenset(
             (dim, 1 - 2 * direction) for dim in range(len(self.dims)) for direction in (0, 1) if load[dim, direction].any()
         )
-        return Transfer(float(load.max() * size / self.link + distance.max() * self.hop), links)
+        stays = (distance == 0) & (np.diff(np.array(pairs))[:, 0] != 0)  # from one device of a chip to another
+        if stays.any():
+            links |= self._links([], self.per_chip)
+        within = size / (WITHIN * self.link) if stays.any() else 0.0
+        return Transfer(max(float(load.max() * size / self.link + distance.max() * self.hop), within), links)
 
     def _sides(self, group: Sequence[int]) -> list[_Side]:
         sides = []
@@ -118,6 +131,10 @@ class Torus:
                 sides.append(_Side(dim, chips, whole and self.wrap[dim], 1.0 if whole else span / chips))
         return sides
 
+    def _within(self, size: int, on_chip: int) -> float:
+        """Returns the seconds in which the devices that a group has on each chip get each other's part of `size` bytes."""
+        return size * (on_chip - 1) / on_chip / (WITHIN * self.link)
 
-def _links(sides: Sequence[_Side]) -> frozenset[Link]:
-    return frozenset((side.dim, direction) for side in sides for direction in (1, -1))
+    def _links(self, sides: Sequence[_Side], on_chip: int) -> frozenset[Link]:
+        dims = [side.dim for side in sides] + [len(self.dims)] * (on_chip > 1)
+        return frozenset((dim, direction) for dim in dims for direction in (1, -1))

@@ -13,6 +13,7 @@ from typing import Any
 from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Exponential
+from models.execution import Quantization
 from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.layout import Layout
@@ -138,30 +139,41 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
     return replace(e, model=model, execution=execution, layout=layout, data=data)
 
 
-def _recipe(name: str, chips: int, rows: int, length: int, offload: str, **model: Any) -> Experiment:
-    """A recipe of tpu-recipes, MaxText under FSDP over all chips: layers are computed again from their inputs, a mixture's
-    experts are gathered as all other weights are, and its tokens stay where they are.
+def _recipe(
+    name: str,
+    devices: int,
+    rows: int,
+    length: int,
+    offload: str = "none",
+    *,
+    remat: str = "full",
+    quantization: Quantization = "none",
+    **model: Any,
+) -> Experiment:
+    """A recipe of tpu-recipes, MaxText under FSDP over all devices: a mixture's experts are gathered as all other weights are, and
+    its tokens stay where they are.
 
     Logits in four parts were chosen here, so that they fit; most recipes compute them whole.
 
     Args:
-      rows: of each chip.
+      rows: of each device.
       offload: what the recipe keeps in the host's memory: its decoder_layer_input is "layer_in", its query_proj, key_proj and
         value_proj are "attention_in", its out_proj is "attention_out", its mlpwo is "ffn_out".
+      remat: what it keeps in the device's, by the same names; the backward pass computes the rest of a layer again.
       model: what differs from the named experiment's.
     """
     e = registry.load(name)
     return replace(
         e,
         model=changed(e.model, model),
-        layout=fully_sharded(chips, 1),
-        data=replace(e.data, batch_size=chips * rows, length=length),
-        eval=replace(e.eval, batch_size=chips),
-        execution=replace(e.execution, remat="full", offload=offload, exchange_parts=1, loss_chunks=4),
+        layout=fully_sharded(devices, 1),
+        data=replace(e.data, batch_size=devices * rows, length=length),
+        eval=replace(e.eval, batch_size=devices),
+        execution=replace(e.execution, remat=remat, offload=offload, quantization=quantization, exchange_parts=1, loss_chunks=4),
     )
 
 
-def _published(topology: str, seconds: float, mfu: float, name: str, rows: int, length: int, offload: str, **model: Any) -> Point:
+def _published(topology: str, seconds: float, mfu: float, name: str, rows: int, length: int, offload: str, **how: Any) -> Point:
     """A recipe's point.
 
     Args:
@@ -169,10 +181,10 @@ def _published(topology: str, seconds: float, mfu: float, name: str, rows: int, 
         counts half of attention, and `mfu` is derived from the step time and all of it.
     """
     pod = parse_slice(topology)
-    folder = {"v6e": "trillium"}.get(pod.chip.name, pod.chip.name)
+    folder = {"v6e": "trillium", "tpu7x": "ironwood"}.get(pod.chip.name, pod.chip.name)
     source = f"derived from tpu-recipes, training/{folder}, {seconds:.3f} s"
     options = "scoped_vmem" if "scoped_vmem" in pod.chip.options else USUAL  # which all of these recipes ask for
-    experiment = functools.partial(_recipe, name, pod.chips, rows, length, offload, **model)
+    experiment = functools.partial(_recipe, name, pod.devices, rows, length, offload, **how)
     return Point(experiment, topology, mfu, "MaxText", source, kernel=True, options=options)
 
 
@@ -229,4 +241,7 @@ POINTS = {
     "v6e_mixtral_8x7b": _published("v6e:16x16", 13.484, 0.3293, "gpt.mixtral_8x7b", 12, 4096, _QKVO),
     "v6e_mixtral_8x22b": _published("v6e:16x16", 24.706, 0.3622, "gpt.mixtral_8x7b", 8, 4096, _QKVO, **_8X22B),
     "v5p_deepseek_v3": _published("v5p:8x8x8", 90.668, 0.4046, "gpt.deepseek_v3", 6, 8192, "layer_in+attention_out", **_DROPLESS),
+    "tpu7x_llama31_70b": _published(
+        "tpu7x:4x4x4", 12.20, 0.5605, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context"
+    ),
 }

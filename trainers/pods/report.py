@@ -16,7 +16,7 @@ from trainers.plan import Plan
 from trainers.pods import calibration, libtpu, topology
 from trainers.pods.price import Price, price
 from trainers.pods.simulation import Row, Span
-from trainers.runtime.chips import GIB, Slice
+from trainers.runtime.chips import GIB, Chip, Slice
 from trainers.text_table import markdown, text_table
 
 ROOT = f"{Path(__file__).parents[2]}/"
@@ -41,18 +41,19 @@ def plan(e: Experiment, pod: Slice, options: str, *, kernel_efficiency: float = 
 
 def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled, priced: Price) -> dict[str, Any]:
     """Returns the report of a compiled and priced step."""
-    chip, step = pod.chip, priced.step_s
+    chip, step, per_chip = pod.chip, priced.step_s, pod.chip.devices / GIB
     needed, is_mixture = model_flops.model_flops(e), compiled.plan.has_experts
     in_slots = model_flops.slot_flops(e) if is_mixture else needed  # each is a trace of the whole step
     bubble = bubble_share(compiled.plan)
-    ratio = priced.hlo_flops * pod.chips / in_slots * (1 - bubble)
+    ratio = priced.hlo_flops * pod.devices / in_slots * (1 - bubble)
     low, high = FLOPS_RATIO
     problems = list(priced.problems)
     if not low <= ratio <= high:
         problems.append(f"the program's FLOPs are {ratio:.2f} times the model's in all slots, outside {low} to {high}")
     if compiled.host > chip.host_memory:
-        problems.append(f"{compiled.host / GIB:.1f} GiB a chip in the host's memory, which has {chip.host_memory / GIB:.1f}")
-    mfu = needed / (step * pod.chips * chip.peak)
+        used, limit = compiled.host * per_chip, chip.host_memory * per_chip
+        problems.append(f"{used:.1f} GiB a chip in the host's memory, which has {limit:.1f}")
+    mfu = needed / (step * pod.devices * chip.peak)
     error = calibration.error(calibration.MIXTURE if is_mixture else chip.name)
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
@@ -61,25 +62,28 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     parts = {name: seconds * useful for name, seconds in busy.items()}
     parts |= {"bubble": bubble_s, "communication": priced.exposed_s}
     parts |= {"memory": priced.exposed["dma"], "host": priced.exposed["host"], "unpriced": priced.exposed["unpriced"]}
-    assignment = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+    assignment = torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
     return {
         "experiment": e.name,
         "topology": str(pod),
         "chips": pod.chips,
+        "devices": pod.devices,
         "mesh": dict(e.layout.mesh),
         "layout": e.layout.name,
-        "assignment": {axis: torus.as_text(parts, pod.dims) for axis, parts in assignment.items()},
+        "assignment": {axis: torus.as_text(parts, pod.places) for axis, parts in assignment.items()},
         "torus": {"dims": list(pod.dims), "wrap": list(pod.wrap)},
         "options": options,
         "published": PODS[e.name].published if e.name in PODS else "",
         "remat": e.execution.remat,
         "offload": e.execution.offload,
+        "quantization": e.execution.quantization,
+        "note": _note(e.execution.quantization, chip),
         "fits": True,
-        "hbm_gib_per_chip": compiled.peak / GIB,
-        "hbm_limit_gib": chip.memory / GIB,
-        "host_gib_per_chip": compiled.host / GIB,
-        "host_limit_gib": chip.host_memory / GIB,
-        "memory": {name: size / GIB for name, size in compiled.memory.items()},
+        "hbm_gib_per_chip": compiled.peak * per_chip,
+        "hbm_limit_gib": chip.memory * per_chip,
+        "host_gib_per_chip": compiled.host * per_chip,
+        "host_limit_gib": chip.host_memory * per_chip,
+        "memory": {name: size * per_chip for name, size in compiled.memory.items()},
         "model_flops": needed,
         "slot_flops": in_slots,
         "hlo_over_slot_flops": ratio,
@@ -107,6 +111,14 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "compile_s": compiled.seconds,
         "versions": libtpu.versions(),
     }
+
+
+def _note(quantization: str, chip: Chip) -> str:
+    """Returns a line if a chip multiplies in these 8 bits no faster than in bfloat16, else ""."""
+    if quantization == "none" or quantization in chip.quantized:
+        return ""
+    faster = f"faster is {', '.join(map(repr, chip.quantized))}" if chip.quantized else "no 8 bits are faster"
+    return f"quantization={quantization!r}: {chip.name} has no hardware for it that is faster than for bfloat16; {faster}"
 
 
 def _row(row: Row) -> dict[str, Any]:
@@ -180,15 +192,18 @@ def as_text(report: dict[str, Any]) -> str:
         f"{axis} {size} along {report['assignment'][axis] or 'no axis'}" for axis, size in report["mesh"].items()
     )
     step = report["modelled_step_s"]
+    chips = f"{report['chips']} chips" + (f", {report['devices']} devices" if report["devices"] > report["chips"] else "")
     rates = ", ".join(f"{rate:,.0f} {unit}/s" for unit, rate in report["units_per_s"].items())
     lines = [
-        f"{report['experiment']} on {report['topology']}: {report['chips']} chips, layout {report['layout']!r}: {placement}",
+        f"{report['experiment']} on {report['topology']}: {chips}, layout {report['layout']!r}: {placement}",
         f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
         *_on_host(report),
         f"  step {seconds(step)}, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
         *_trust(report),
         f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",
     ]
+    if report["note"]:
+        lines.append(f"  note: {report['note']}")
     if report["published"]:
         lines.append(f"  published: {report['published']}")
     lines += ["", "  a modelled step"]

@@ -67,7 +67,7 @@ def search(
 ) -> list[Result]:
     """Compiles the most promising plans of an experiment; returns the fastest first, and those that do not fit last.
 
-    The experiment's own plan, if it has as many chips, is always among them, so that a search finds nothing slower.
+    The experiment's own plan, if it has as many devices, is always among them, so that a search finds nothing slower.
 
     Args:
       evaluate: compiles a candidate and returns its report: plain values, among them `fits` and `modelled_step_s`. For one
@@ -79,7 +79,7 @@ def search(
     """
     pool, memory = _estimated(e, pod), pod.chip.memory
     fit = sorted((item for item in pool if item[1].memory_bytes <= GRACE * memory), key=lambda item: item[1].step_s)
-    say(f"{len(pool)} plans, {len(fit)} may fit {memory / GIB:.4g} GiB a chip")
+    say(f"{len(pool)} plans, {len(fit)} may fit {memory * pod.chip.devices / GIB:.4g} GiB a chip")
     fit = fit or sorted(pool, key=lambda item: item[1].memory_bytes)  # an estimate may err by more
     own = [item for item in pool if item[0].experiment == e]
     fit = [*own, *(item for item in fit if item not in own)]
@@ -110,7 +110,7 @@ def nearest_that_fit(
     The remat policy changes before sizes of the mesh, and these before the layout. At most `TRIES` plans are compiled.
     """
     pool, limit = _estimated(e, pod), pod.chip.memory
-    if e.layout.devices == pod.chips:
+    if e.layout.devices == pod.devices:
         limit = min(limit, ENOUGH_LESS * bound(e, pod).memory_bytes)  # it did not fit, whatever its estimate says
     reports, tried, failed = Reports(pod, settings, folder), [], {}
     for candidate, estimate in nearest(e, pool, limit):

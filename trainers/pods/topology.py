@@ -27,7 +27,7 @@ class DoesNotFit(PodError):
 
 
 def devices(pod: Slice) -> list[Any]:
-    """Returns a compile-only device for each chip; raises PodError for a slice that the compiler does not know."""
+    """Returns the compile-only devices of a slice's chips; raises PodError for a slice that the compiler does not know."""
     chip, dims = pod.chip, pod.dims
     hosts = (2, 2, 1) if all(d % 2 == 0 for d in dims[:2]) else (1, 1, 1)
     wrap = pod.wrap if chip.torus == 3 else (*pod.wrap, False)
@@ -52,9 +52,9 @@ class Compiled:
 
     Attributes:
       text: the scheduled program.
-      peak: peak memory of a chip in bytes, as the compiler counts it.
+      peak: peak memory of a device in bytes, as the compiler counts it.
       memory: the same by category.
-      host: bytes in the host's memory for a chip.
+      host: bytes in the host's memory for a device.
       seconds: time that compiling took.
     """
 
@@ -71,6 +71,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
 
     Raises:
       DoesNotFit: the program needs more memory than a chip has.
+      PodError: JAX cannot read the program.
     """
     plan = make_plan(e, devices(pod))
     began = time.time()
@@ -79,7 +80,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := parse_out_of_memory(str(error))):
             raise
-        raise DoesNotFit(e.name, str(pod), *sizes) from None
+        raise DoesNotFit(e.name, str(pod), *(pod.chip.devices * size for size in sizes)) from None
     analysis: Any = compiled.memory_analysis()
     parameters = sum(info.bytes_per_device for info in plan.parameters)
     optimizer = 0 if e.execution.offloads_optimizer else tables.optimizer_bytes(plan)
@@ -88,7 +89,15 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
     batch = analysis.argument_size_in_bytes - parameters - optimizer
     memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
     memory["temporary"] = analysis.peak_memory_in_bytes - sum(memory.values())
-    return Compiled(plan, compiled.as_text() or "", analysis.peak_memory_in_bytes, memory, host, time.time() - began)
+    return Compiled(plan, _text(compiled, pod), analysis.peak_memory_in_bytes, memory, host, time.time() - began)
+
+
+def _text(compiled: jax.stages.Compiled, pod: Slice) -> str:
+    try:
+        return compiled.as_text() or ""
+    except jax.errors.JaxRuntimeError as error:  # it has instructions that the compiler is newer than
+        why = str(error).partition("\n")[0]
+        raise PodError(f"--topology {pod}: jax {jax.__version__} cannot read the compiled program: {why:.160}") from None
 
 
 def parse_out_of_memory(message: str) -> tuple[float, float] | None:

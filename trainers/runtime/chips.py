@@ -1,9 +1,11 @@
 """TPU generations: the performance of a chip, the network of chips, and the compiler options that are safe on them.
 
-Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); the v4 clock is
-implied by its peak, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s. Links to hosts: "How to Scale Your Model"
-(jax-ml.github.io/scaling-book), part 2: 15 GB/s a chip, 32 GB/s on v6e. Hosts' memories are those of Google's virtual machines
-with all chips of a host, 407, 384, 448 and 1,440 GB for 4, 8, 4 and 8 chips; all but v5e's are from memory.
+Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); clocks are implied
+by peaks: v4's 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz are 275 TFLOP/s, and four units of 256 x 256 in each of the two
+devices of a tpu7x reach 1,153.5 at 2.2 GHz. Links to hosts: "How to Scale Your Model" (jax-ml.github.io/scaling-book), part 2:
+15 GB/s a chip, 32 GB/s on v6e; that of tpu7x is not published and taken to be the same. Hosts' memories are those of Google's
+virtual machines with all chips of a host, 407, 384, 448, 1,440 and 960 GB for 4, 8, 4, 8 and 4 chips; all but v5e's and tpu7x's
+are from memory.
 """
 
 from __future__ import annotations
@@ -30,19 +32,21 @@ class PodError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """A TPU generation.
+    """A TPU generation. All figures but that of links are those of a device: a chip, or one of the two that a tpu7x chip has.
 
     Attributes:
-      peak: bfloat16 FLOP/s of a chip.
+      peak: bfloat16 FLOP/s of a device.
       clock: Hz of the cycles that the compiler estimates.
       memory: usable bytes of HBM, the compiler's own limit.
       bandwidth: bytes/s of HBM.
-      link: bytes/s of one link between chips, in one direction.
-      host_link: bytes/s between a chip and its host, in one direction.
-      host_memory: bytes of the host's memory for each of its chips.
-      torus: dimensions of the network.
+      link: bytes/s of one link between chips, in one direction; the devices of a chip share it.
+      host_link: bytes/s between a device and its host, in one direction.
+      host_memory: bytes of the host's memory for each of its devices.
+      torus: dimensions of the network of chips.
       config: the compiler's name of the chip's configuration: "megacore" for v4 and v5p, whose two cores act as one.
       options: compiler options, by the name of the set.
+      devices: devices of a chip.
+      quantized: FLOP/s of a device by `Execution.quantization`, where products in 8 bits are faster than in bfloat16.
     """
 
     name: str
@@ -56,6 +60,8 @@ class Chip:
     torus: int
     config: str
     options: Mapping[str, Options]
+    devices: int = 1
+    quantized: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def option_set(self, name: str) -> Options:
         """Returns the compiler options of this name; raises PodError."""
@@ -85,25 +91,36 @@ _SETS = {
     "plain": {},
 }
 # Look-ups stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot read programs that use one.
-_WITH_SPARSE_CORES = {name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()}
+_SPARSE = {name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()}
 # Memory on the chip for one operation, of 128 MiB: tiles of large products grow with it. Published recipes set it for v6e, and by
 # now for v5p; products of 8192^3 are modelled at 823 TFLOP/s on v6e with it, 646 without, and measured at 827 (docs/LOG.md).
 _VMEM = {"xla_tpu_scoped_vmem_limit_kib": "98304"}
-_V5P = {**_WITH_SPARSE_CORES, "scoped_vmem": {**_WITH_SPARSE_CORES["overlapped"], **_VMEM}}
-_V6E = {name: {**options, **_VMEM} for name, options in _WITH_SPARSE_CORES.items()}
+_V5P = {**_SPARSE, "scoped_vmem": {**_SPARSE["overlapped"], **_VMEM}}
+_V6E = {name: {**options, **_VMEM} for name, options in _SPARSE.items()}
+# So does on tpu7x all else that the compiler moves there by default.
+_WORK = ("copy", "dynamic_padding", "gather", "reduce", "reshape", "scatter", "sort")
+_GATHERS = ("all_gather", "2d_all_gather", "3d_all_gather")
+_COLLECTIVES = (*_GATHERS, "all_reduce", "reduce_scatter", "nd_reduce_scatter", "dense_all_to_all", "ragged_all_to_all")
+_UNMOVED = {
+    **{f"xla_tpu_enable_offloading_{kind}_to_sparsecore": False for kind in _WORK},
+    **{f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in _COLLECTIVES},
+}
+_V7X = {name: {**options, **_UNMOVED} for name, options in _SPARSE.items()}
 _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
 
 CHIPS = {
     chip.name: chip
     for chip in (
         Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 3, "megacore", _SETS),
-        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 2, "default", _V5E),
-        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 3, "megacore", _V5P),
-        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 2, "default", _V6E),
+        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 2, "default", _V5E, 1, {"int8": 394e12}),
+        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 3, "megacore", _V5P, 1, {"int8": 918e12}),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 2, "default", _V6E, 1, {"int8": 1836e12}),
+        # Half of a chip of 2,307 TFLOP/s (4,614 in fp8), 192 GiB, 7,380 GB/s, and of its link to the host.
+        Chip("tpu7x", 1153.5e12, 2.2e9, 94.74 * GIB, 3690e9, 90e9, 16e9, 960e9 / 8, 3, "default", _V7X, 2, {"fp8": 2307e12}),
     )
 }
 
-# The generation of a device, by JAX's `device_kind`; a device of these is a chip.
+# The generation of a device, by JAX's `device_kind`.
 KINDS = {
     "TPU v4": "v4",
     "TPU v5 lite": "v5e",
@@ -112,6 +129,7 @@ KINDS = {
     "TPU v5p": "v5p",
     "TPU v6 lite": "v6e",
     "TPU v6e": "v6e",
+    "TPU7x": "tpu7x",
 }
 
 
@@ -128,6 +146,15 @@ class Slice:
     @property
     def chips(self) -> int:
         return math.prod(self.dims)
+
+    @property
+    def devices(self) -> int:
+        return self.chips * self.chip.devices
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """Returns the dimensions of the torus, and the devices of a chip where these are several: where a mesh lies."""
+        return self.dims if self.chip.devices == 1 else (*self.dims, self.chip.devices)
 
     @property
     def wrap(self) -> tuple[bool, ...]:
@@ -147,8 +174,9 @@ def parse_slice(text: str) -> Slice:
     return Slice(chip, tuple(int(d) for d in dims))
 
 
-def usual_slice(chip: Chip, chips: int) -> Slice:
-    """Returns the slice of this many chips nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
+def usual_slice(chip: Chip, devices: int) -> Slice:
+    """Returns the slice of this many devices nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
+    chips, remainder = divmod(devices, chip.devices)
     unit = 4 if chips >= 4**chip.torus else 1
     sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
     shapes = (
@@ -161,8 +189,8 @@ def usual_slice(chip: Chip, chips: int) -> Slice:
         if chip.torus == 3
         else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]
     )
-    if not shapes:
-        raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
+    if not shapes or remainder:
+        raise PodError(f"no {chip.name} slice of {devices} devices; name one with --topology")
     return Slice(chip, min(shapes, key=sum))
 
 

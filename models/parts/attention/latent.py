@@ -117,7 +117,7 @@ class LatentAttention(nnx.Module):
             k_BSNX = jnp.concatenate([made_BSNX[..., :d], k_BSNP], axis=-1)
             q_BLNX = jnp.concatenate([q_BLND, q_BLNP], axis=-1)
             out_BLNV = self._attend(q_BLNX, k_BSNX, made_BSNX[..., d:], mask, rate, key)
-        out_BLNV = checkpoint_name(self.scope.shard(out_BLNV, "batch", length, "act_heads", None), "context")
+        out_BLNV = self.scope.shard(out_BLNV, "batch", length, "act_heads", None)
         y_BLM = project(out_BLNV, self.o[...], self.scope, contract=2, dense=True)
         return checkpoint_name(self.scope.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")
 
@@ -126,9 +126,10 @@ class LatentAttention(nnx.Module):
     ) -> jax.Array:
         dropping = key is not None and rate > 0
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=False, dropping=dropping):
-            return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.scope)
+            return splash.attend(q_BLND, k_BSGD, v_BSGV, mask, self.scope)  # which names its own context
         logits = functools.partial(masked_logits, limit=0.0, max_distance=0)
         if self.key_shards == 1 or mask.hypotheses:
-            return blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.scope, rate=rate, key=key)[0]
-        around = ring.Ring(logits, mix, self.scope, "act_heads", rate)
-        return around(q_BLND, k_BSGD, v_BSGV, None, mask, key)[0]
+            out, _ = blocks.attend(logits, q_BLND, k_BSGD, v_BSGV, None, mask, self.scope, rate=rate, key=key)
+        else:
+            out, _ = ring.Ring(logits, mix, self.scope, "act_heads", rate)(q_BLND, k_BSGD, v_BSGV, None, mask, key)
+        return checkpoint_name(out, "context")

@@ -141,7 +141,7 @@ class Attention(nnx.Module):
         dropping = key is not None and rate > 0
         biased = table_NK is not None or self.sinks is not None
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):
-            out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.scope, cap=self.cap)
+            out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.scope, cap=self.cap)  # which names its own context
         else:
             if self.key_shards == 1 or mask.hypotheses:  # the few queries go to all keys
                 attend = functools.partial(blocks.attend, logits, scope=self.scope, rate=rate)
@@ -151,6 +151,7 @@ class Attention(nnx.Module):
             if self.sinks is not None:  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
                 share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
                 out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)
-        out_BLND = checkpoint_name(self.scope.shard(out_BLND, "batch", length, "act_heads", None), "context")
+            out_BLND = checkpoint_name(out_BLND, "context")
+        out_BLND = self.scope.shard(out_BLND, "batch", length, "act_heads", None)
         y_BLM = add_bias(project(out_BLND, self.o[...], self.scope, contract=2, dense=True), self.o_bias)
         return checkpoint_name(self.scope.shard(y_BLM, "batch", res_length, "act_embed"), "attention_out")

@@ -34,7 +34,7 @@ import jax.numpy as jnp
 from jax.ad_checkpoint import checkpoint_name
 
 from models.execution import Dispatch
-from models.parts import int8
+from models.parts import eight_bits
 from models.parts.moe.routing import Routing, per_expert
 from models.sharding.component import Component
 from models.sharding.layout import Axes, LayoutError
@@ -135,7 +135,8 @@ def buffered(
 
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, scope: Component) -> jax.Array:
     """Returns y_EGCM, what each expert makes of its slots, times their gates."""
-    multiply = jax.vmap(int8.product) if scope.execution.quantization == "int8" else _multiply
+    form = scope.execution.quantization
+    multiply = _multiply if form == "none" else jax.vmap(lambda x_GCI, w_IO: eight_bits.product(x_GCI, w_IO, form))
     h_EGCH = (multiply(x_EGCM, w_EMH) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
     h_EGCH = [scope.shard(h, *names) for h in h_EGCH]

@@ -109,9 +109,9 @@ def test_the_errors_of_all_generations_are_in_the_table():
 def test_every_point_lies_on_its_slice(name):
     """The mesh of its layout covers the torus of its slice exactly."""
     e, pod = POINTS[name].experiment(), parse_slice(POINTS[name].topology)
-    assert e.layout.devices == pod.chips
+    assert e.layout.devices == pod.devices
     try:
-        torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+        torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
     except LayoutError as error:
         pytest.fail(str(error))
 

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 from trainers.pods.links import Torus
+from trainers.runtime.chips import parse_slice
 
 US = 1e-6  # also what a hop takes
 KB = 1000
@@ -87,3 +88,37 @@ def test_a_flat_slice_has_coordinates_to_spare():
     """Coordinates beyond the torus's dimensions change nothing."""
     flat = Torus((4, 4), (True, True), 1e9, [(x, y, 0) for x in range(4) for y in range(4)])
     assert flat.gather(range(16), 8 * KB).seconds == pytest.approx((7.5 / 4 + 4) * US)
+
+
+# A line of four chips of two devices: device = 2 chip + its number on the chip.
+PAIRS = Torus((4,), (False,), 1e9, [(i // 2,) for i in range(8)], hop=0.0)
+
+
+@pytest.mark.parametrize(
+    ("group", "us", "dims"),
+    [
+        (range(8), 6, {0, 1}),  # 3/4 of 8 kB come to a chip once, and half goes on to its other device meanwhile
+        ((0, 2, 4, 6), 12, {0}),  # the other devices gather as much over the same links
+        ((0, 1), 4 / 6, {1}),  # within a chip six times as fast
+    ],
+)
+def test_devices_of_a_chip_share_its_links(group, us, dims):
+    result = PAIRS.gather(group, 8 * KB)
+    assert result.seconds == pytest.approx(us * US)
+    assert result.links == {(dim, way) for dim in dims for way in (1, -1)}
+
+
+def test_devices_of_a_chip_exchange_over_the_same_links():
+    """Four chips in a line, two devices each: 8 kB of each device, half of which goes through the middle of the line."""
+    assert PAIRS.all_to_all(range(8), 8 * KB).seconds == pytest.approx(16 * US)
+    assert PAIRS.all_to_all((0, 1), 8 * KB).seconds == pytest.approx(4 / 6 * US)
+    assert PAIRS.permute([(i, (i + 2) % 8) for i in range(4)], 8 * KB).seconds == pytest.approx(16 * US)
+    assert PAIRS.permute([(0, 1), (1, 0)], 8 * KB).seconds == pytest.approx(8 / 6 * US)
+
+
+def test_a_gather_on_tpu7x_takes_as_long_as_measured():
+    """Of 256 MiB on 2 x 2 chips, one device of each: both links of a chip bring 178.8 GB/s, for both of its devices (tpu-recipes,
+    microbenchmarks/ironwood/collectives/all_gather.md)."""
+    pod = parse_slice("tpu7x:2x2x1")
+    torus = Torus(pod.dims, pod.wrap, pod.chip.link, [(x, y, 0) for x in range(2) for y in range(2) for _ in range(2)])
+    assert torus.gather((0, 2, 4, 6), 2**28).seconds == pytest.approx(2 * 0.75 * 2**28 / 178.8e9, rel=0.01)

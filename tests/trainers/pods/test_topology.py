@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
@@ -49,11 +50,32 @@ def test_a_shared_torus_axis_gives_the_later_mesh_axis_neighbouring_chips():
     assert torus.positions(mesh, dims, result).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]]
 
 
+def test_devices_of_a_chip_are_one_more_axis_of_a_mesh():
+    """On tpu7x:2x2x1 eight devices lie in four pairs; the last mesh axis takes the pairs, and "c" names them."""
+    pod = parse_slice("tpu7x:2x2x1")
+    assert (pod.chips, pod.devices, pod.places) == (4, 8, (2, 2, 1, 2))
+    places = list(np.ndindex(pod.places))
+    devices = [types.SimpleNamespace(platform="tpu", coords=(*chip,), core_on_chip=c) for *chip, c in places]
+    assert torus.sides(devices) == pod.places
+    assert torus.sides(devices[1:]) is None
+    mesh = (("data", 4), ("model", 2))
+    assigned = torus.assignment(mesh, pod.places)
+    assert {name: torus.as_text(parts, pod.places) for name, parts in assigned.items()} == {"data": "xy", "model": "c"}
+    order = torus.positions(mesh, pod.places, assigned)
+    assert all(places[a][:3] == places[b][:3] for a, b in order)
+    assert torus.assignment(mesh, pod.places, (("data", "yc"), ("model", "x"))) == {
+        "data": (("y", 2), ("c", 2)),
+        "model": (("x", 2),),
+    }
+    # Elsewhere a chip is a device, and there is no such axis.
+    assert torus.sides(devices[::2]) == parse_slice("v5p:2x2x1").places == (2, 2, 1)
+
+
 @pytest.mark.parametrize(
     "pairs, message",
     [
         ((("data", "yz"), ("model", "w")), "torus model='w'"),
-        ((("data", "yz"), ("model", "x4")), "has 4 chips, not 8"),
+        ((("data", "yz"), ("model", "x4")), "has 4 places, not 8"),
         ((("data", "y16z16"), ("modl", "x")), "torus modl='x'"),
     ],
 )
@@ -80,7 +102,10 @@ def test_the_usual_slice_is_the_nearest_to_a_cube():
     """2048 chips are 8 x 16 x 16, 192 are 4 x 4 x 12, 256 of v5e are 16 x 16."""
     assert [usual_slice(CHIPS["v4"], n).dims for n in (4, 64, 192, 2048)] == [(1, 2, 2), (4, 4, 4), (4, 4, 12), (8, 16, 16)]
     assert usual_slice(CHIPS["v5e"], 256).dims == (16, 16)
-    with pytest.raises(PodError, match="no v4 slice of 66 chips"):
+    assert usual_slice(CHIPS["tpu7x"], 128).dims == (4, 4, 4)  # two devices a chip
+    with pytest.raises(PodError, match="no tpu7x slice of 7 devices"):
+        usual_slice(CHIPS["tpu7x"], 7)
+    with pytest.raises(PodError, match="no v4 slice of 66 devices"):
         usual_slice(CHIPS["v4"], 66)
 
 
@@ -88,9 +113,16 @@ def test_the_usual_slice_is_the_nearest_to_a_cube():
 def test_every_pod_experiment_lies_on_its_slice(name):
     """The mesh of its layout covers the torus of its slice exactly."""
     e, pod = registry.load(name), parse_slice(PODS[name].slice)
-    assert e.layout.devices == pod.chips
-    torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+    assert e.layout.devices == pod.devices
+    torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
     pod.chip.option_set(PODS[name].options)
+
+
+def test_a_plan_says_where_8_bits_are_no_faster():
+    """In a line that names what the chip has instead, if anything."""
+    assert report._note("fp8", CHIPS["tpu7x"]) == report._note("int8", CHIPS["v5e"]) == report._note("none", CHIPS["v4"]) == ""
+    assert "'fp8': v5p has no hardware for it" in (line := report._note("fp8", CHIPS["v5p"])) and "faster is 'int8'" in line
+    assert "no 8 bits are faster" in report._note("int8", CHIPS["v4"])
 
 
 def test_without_the_compiler_a_line_says_how_to_get_it(monkeypatch):
@@ -139,6 +171,7 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys, tmp_pa
             pytest.param(slice, "fully_sharded:2x2", marks=pytest.mark.slow)
             for slice in ("v4:2x2x1", "v5p:2x2x1", "v5e:2x2", "v6e:2x2")
         ),
+        pytest.param("tpu7x:2x2x1", "fully_sharded:4x2", marks=pytest.mark.slow),
     ],
 )
 def test_a_tiny_plan(slice, layout, tmp_path):
@@ -166,6 +199,23 @@ def test_a_tiny_plan(slice, layout, tmp_path):
     assert json.loads(page.with_suffix(".trace.json").read_text())["traceEvents"]
     assert "modelled" in page.read_text() and "ENTRY" in next(tmp_path.glob("*.hlo.txt")).read_text()
     assert done.returncode == (0 if result["checks_passed"] else 1)
+
+
+@pytest.mark.integration
+@pytest.mark.slow
+@NEEDED
+def test_the_compilers_cycles_know_which_8_bits_a_chip_has():
+    """Floats of 8 bits take half of bfloat16's time on tpu7x, and all of it on v5p, which has none in hardware."""
+
+    def gain(generation: str) -> float:
+        command = [sys.executable, "-m", "scripts.lab.products", generation, "--sizes", "8192", "--dtypes"]
+        done = subprocess.run([*command, "bfloat16,float8_e4m3fn", "--json"], capture_output=True, text=True, check=True)
+        plain, floats = (row["TFLOP/s"] for row in json.loads(done.stdout))
+        assert plain < CHIPS[generation].peak / 1e12
+        return floats / plain
+
+    assert 1.9 < gain("tpu7x") < 2.3
+    assert gain("v5p") < 1.05
 
 
 def test_what_does_not_fit_is_refused_with_how_much():

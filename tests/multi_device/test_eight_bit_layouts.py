@@ -1,5 +1,5 @@
 """Products in 8 bits under layouts: scales are of whole rows and columns, and sums of whole numbers are exact wherever they are
-added, so that losses, gradients and parameters are those of one device, as they are without."""
+added, those of floats to rounding, so that losses, gradients and parameters are those of one device, as they are without."""
 
 import dataclasses
 
@@ -16,10 +16,10 @@ pytestmark = pytest.mark.integration
 NAME = "gpt.quickstart"
 
 
-@pytest.fixture(scope="module")
-def one_device():
+@pytest.fixture(scope="module", params=["int8", "fp8"])
+def one_device(request):
     """The experiment, and its first steps on one device."""
-    e = varied(experiment(NAME), quantization="int8")
+    e = varied(experiment(NAME), quantization=request.param)
     with jax.enable_x64(True):
         return e, equality.reference(e, STEPS, initial(NAME))
 
@@ -35,7 +35,7 @@ def differences(one_device, layout: str, mesh: tuple[int, ...], remat: str) -> d
     [("fully_sharded", (2, 4), "none"), pytest.param("tensor_parallel", (2, 4), "dots", marks=pytest.mark.slow)],
     ids=case_id,
 )
-def test_whole_numbers_are_those_of_one_device(one_device, layout, mesh, remat):
+def test_rounded_numbers_are_those_of_one_device(one_device, layout, mesh, remat):
     """To 1e-9 in double precision, where no number is so near the middle of two that the order of a sum decides which it becomes;
     in single precision a few are, and losses differ by what rounding them does."""
     far = differences(one_device, layout, mesh, remat)
