@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from configs.experiment import Experiment
 from models.protocol import Staged
 from models.sharding import torus
+from models.sharding.layout import SLICE
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
 from trainers.hlo import activations, variants
@@ -216,8 +217,8 @@ class Links:
     """Times of collectives over mesh axes on the links of a slice; raises LayoutError if the mesh does not fit its torus."""
 
     def __init__(self, e: Experiment, pod: Slice):
-        self.layout, self.link = e.layout, pod.chip.link
-        self.found = torus.assignment(e.layout.mesh, pod.dims, e.layout.torus)
+        self.layout, self.link, self.network = e.layout, pod.chip.link, pod.chip.network
+        self.found = torus.assignment(e.layout.mesh_of_slice, pod.dims, e.layout.torus)
         self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, pod.dims, pod.wrap, strict=False) if wraps}
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
@@ -228,7 +229,12 @@ class Links:
         return along
 
     def seconds(self, size: float, axes: tuple[str, ...]) -> float:
-        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way."""
+        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way;
+        what is left of them after that, over the network between slices."""
+        if SLICE in axes:
+            inside = tuple(axis for axis in axes if axis != SLICE)
+            left = size / self.layout.num_shards(inside)
+            return self.seconds(size, inside) + left * (1 - 1 / self.layout.slices) / self.network
         n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0

@@ -6,7 +6,9 @@ A collective takes the time of its bytes on the links that carry them, and a fix
 - along a ring both links of a chip carry data; a part of a dimension is a line, and a chip at its end has one link;
 - an all-gather or a reduce-scatter uses rings along several dimensions at once, and an all-reduce is both in turn;
 - in an all-to-all, half of the bytes cross the middle of a ring over its two cuts: n / 8 of each chip's bytes on every link;
-- a permute's pairs are routed one dimension after the other, the shorter way round; the most loaded link decides.
+- a permute's pairs are routed one dimension after the other, the shorter way round; the most loaded link decides;
+- a sum over n slices is copied to each chip's host, 2 (n - 1) / n of it go over the network in each direction, as in a ring of
+  hosts, and the result is copied back, one after the other; latencies of that network are not known and not in it.
 
 Measured against published runs, see BENCHMARKS.md.
 """
@@ -17,6 +19,7 @@ from collections.abc import Sequence
 import numpy as np
 
 Link = tuple[int, int]  # dimension of the torus and direction, 1 or -1: all links of that direction
+NETWORK: Link = (-1, 1)  # the network between slices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +120,15 @@ class Torus:
             if chips > 1:
                 sides.append(_Side(dim, chips, whole and self.wrap[dim], 1.0 if whole else span / chips))
         return sides
+
+
+def between_slices(size: int, slices: int, network: float, host_link: float) -> Transfer:
+    """Returns the transfer of a sum of `size` bytes of each chip over slices.
+
+    Args:
+      network, host_link: bytes/s of a chip's share of its host's network, and between a chip and its host, in one direction.
+    """
+    return Transfer(2 * size * (1 - 1 / slices) / network + 2 * size / host_link, frozenset({NETWORK}))
 
 
 def _links(sides: Sequence[_Side]) -> frozenset[Link]:

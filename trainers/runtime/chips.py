@@ -2,8 +2,10 @@
 
 Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); the v4 clock is
 implied by its peak, 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz = 275 TFLOP/s. Links to hosts: "How to Scale Your Model"
-(jax-ml.github.io/scaling-book), part 2: 15 GB/s a chip, 32 GB/s on v6e. Hosts' memories are those of Google's virtual machines
-with all chips of a host, 407, 384, 448 and 1,440 GB for 4, 8, 4 and 8 chips; all but v5e's are from memory.
+(jax-ml.github.io/scaling-book), part 2: 15 GB/s a chip, 32 GB/s on v6e. The network between hosts: 25 GB/s a host in each
+direction, as there and as v5e's page has it (two of 100 Gbit/s), for 4 chips, on v5e for 8. Hosts' memories are
+those of Google's virtual machines with all chips of a host, 407, 384, 448 and 1,440 GB for 4, 8, 4 and 8 chips; all but v5e's are
+from memory.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from configs.experiment import Experiment
 from configs.pods import PODS
 from models.errors import UserError, nearest
+from models.sharding.layout import split_slices
 
 if TYPE_CHECKING:
     import jax
@@ -40,6 +43,7 @@ class Chip:
       link: bytes/s of one link between chips, in one direction.
       host_link: bytes/s between a chip and its host, in one direction.
       host_memory: bytes of the host's memory for each of its chips.
+      network: bytes/s of the data-centre network for each chip of a host, in one direction.
       torus: dimensions of the network.
       config: the compiler's name of the chip's configuration: "megacore" for v4 and v5p, whose two cores act as one.
       options: compiler options, by the name of the set.
@@ -53,6 +57,7 @@ class Chip:
     link: float
     host_link: float
     host_memory: float
+    network: float
     torus: int
     config: str
     options: Mapping[str, Options]
@@ -91,10 +96,10 @@ _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, *
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 3, "megacore", _SETS),
-        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 2, "default", _V5E),
-        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 3, "megacore", _WITH_SPARSE_CORES),
-        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 2, "default", _WITH_SPARSE_CORES),
+        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 25e9 / 4, 3, "megacore", _SETS),
+        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 25e9 / 8, 2, "default", _V5E),
+        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 25e9 / 4, 3, "megacore", _WITH_SPARSE_CORES),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 25e9 / 4, 2, "default", _WITH_SPARSE_CORES),
     )
 }
 
@@ -112,17 +117,26 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A slice of a pod: chips of one generation in a torus; `str()` is its name, "v4:8x16x16"."""
+    """A slice of a pod, chips of one generation in a torus, or several equal ones, which the data-centre network joins.
+
+    `str()` is its name: "v4:8x16x16", or "2xv6e:16x16" of two slices. `name` is that of one of them.
+    """
 
     chip: Chip
     dims: tuple[int, ...]
+    slices: int = 1
 
     def __str__(self) -> str:
+        return f"{self.slices}x{self.name}" if self.slices > 1 else self.name
+
+    @property
+    def name(self) -> str:
         return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
 
     @property
     def chips(self) -> int:
-        return math.prod(self.dims)
+        """Returns the number of chips of all slices."""
+        return self.slices * math.prod(self.dims)
 
     @property
     def wrap(self) -> tuple[bool, ...]:
@@ -130,8 +144,9 @@ class Slice:
 
 
 def parse_slice(text: str) -> Slice:
-    """Reads "v4:8x16x16" or, in two dimensions, "v5e:16x16"; raises PodError."""
-    name, _, shape = text.partition(":")
+    """Reads "v4:8x16x16" or, in two dimensions, "v5e:16x16", or of several slices "2xv6e:16x16"; raises PodError."""
+    slices, one = split_slices(text)
+    name, _, shape = one.partition(":")
     if name not in CHIPS:
         raise PodError(f"--topology {text!r}: no TPU generation {name!r}{nearest(name, CHIPS)}")
     chip = CHIPS[name]
@@ -139,11 +154,13 @@ def parse_slice(text: str) -> Slice:
     dims = shape.split("x")
     if len(dims) != chip.torus or not all(d.isdecimal() and int(d) for d in dims):
         raise PodError(f"--topology {text!r}: a {name} slice has {chip.torus} dimensions, as {name}:{form}")
-    return Slice(chip, tuple(int(d) for d in dims))
+    return Slice(chip, tuple(int(d) for d in dims), slices)
 
 
-def usual_slice(chip: Chip, chips: int) -> Slice:
-    """Returns the slice of this many chips nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
+def usual_slice(chip: Chip, chips: int, slices: int = 1) -> Slice:
+    """Returns the slice of this many chips nearest to a cube, with multiples of 4 if there are enough, or so many slices that
+    have these chips together; raises PodError."""
+    chips //= slices
     unit = 4 if chips >= 4**chip.torus else 1
     sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
     shapes = (
@@ -158,7 +175,7 @@ def usual_slice(chip: Chip, chips: int) -> Slice:
     )
     if not shapes:
         raise PodError(f"no {chip.name} slice of {chips} chips; name one with --topology")
-    return Slice(chip, min(shapes, key=sum))
+    return Slice(chip, min(shapes, key=sum), slices)
 
 
 # --- compiler options ---------------------------------------------------------------------------------------------
