@@ -197,8 +197,8 @@ def test_shardy_propagates_for_tpus_too():
 
 @pytest.mark.slow
 def test_tpus_sum_gradients_inside_a_slice_first():
-    """On two slices of four chips only sums go over the network, of a quarter of the gradients each: what a chip has of them after
-    the sum over its own slice. Weights are gathered inside a slice."""
+    """On two slices of four chips only sums go over the network, and of each gradient the quarter that is a chip's after the sum
+    inside its slice. Weights are gathered inside a slice."""
     report = said(SLICES)
     assert report["slices"] == [[0] * 4, [1] * 4]
     assert report["between"] == [["all-reduce", "slice"]]

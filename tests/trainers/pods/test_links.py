@@ -49,8 +49,8 @@ def test_exchanges(group, us):
 
 @pytest.mark.parametrize(("slices", "us"), [(2, 8 + 16), (4, 12 + 16)])
 def test_a_sum_over_slices(slices, us):
-    """Of 8 kB a half goes out and a half comes in for two slices, three quarters each for four; then there is the way to the host
-    and back. It occupies no link of the torus."""
+    """A chip of two slices sends 8 kB of 8, twice a half, of four 12, twice three quarters, and all go to the host and back; no
+    link of the torus is occupied."""
     result = between_slices(8 * KB, slices, network=1e9, host_link=1e9)
     assert result.seconds == pytest.approx(us * US)
     assert not result.links.intersection(BOX.all_reduce(tuple(range(32)), KB).links)

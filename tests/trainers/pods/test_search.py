@@ -115,7 +115,7 @@ def test_candidates_of_several_slices_are_those_of_one(small):
     alone, together = candidates(small, FOUR), candidates(two, pair)
     assert {f"2x{c.experiment.layout.name}" for c in alone} == {c.experiment.layout.name for c in together}
     one, both = (
-        next(c.experiment for c in found if c.experiment.layout.name.endswith("fully_sharded")) for found in (alone, together)
+        next(c.experiment for c in plans if c.experiment.layout.name.endswith("fully_sharded")) for plans in (alone, together)
     )
     assert both.layout.mesh == (("slice", 2), *one.layout.mesh)
     assert bound(both, pair).step_s > bound(one, FOUR).step_s
