@@ -25,7 +25,8 @@ from data.paths import data_dir, is_address, scratch
 from data.stages import quiet_libraries
 from models.errors import UserError, exit_code, nearest
 from models.execution import Execution
-from models.sharding.layout import Layout
+from models.sharding.layout import Layout, split_slices
+from models.sharding.layouts import over_slices
 from scripts import versions
 from trainers.runtime import xla_flags
 
@@ -93,7 +94,9 @@ def add_experiment(parser: argparse.ArgumentParser, optional: bool = False) -> N
         "experiment", nargs="?" if optional else None, help="a name that scripts.show lists, FILE.py:FUNCTION, or FILE.json"
     )
     parser.add_argument(
-        "--layout", metavar="NAME[:XxY]", help="a layout of the family, e.g. fully_sharded:2x4; by default the experiment's"
+        "--layout",
+        metavar="[Nx]NAME[:XxY]",
+        help="a layout of the family, e.g. fully_sharded:2x4, or 2xfully_sharded:2x4 on two slices; by default the experiment's",
     )
     parser.add_argument("--synthetic", action="store_true", help="random data instead of the experiment's")
     parser.add_argument(
@@ -180,20 +183,24 @@ def synthetic(e: Experiment) -> Experiment:
 
 
 def named_layout(e: Experiment, text: str) -> Layout:
-    """Returns the layout `NAME` or `NAME:XxY` of an experiment's family; without sizes, on the experiment's own mesh."""
+    """Returns the layout `NAME` or `NAME:XxY` of an experiment's family, or with the number of slices in front, `2xNAME:XxY`;
+    without sizes, on the experiment's own mesh."""
     from models.families import family_of
 
     table = family_of(e.model).layouts
-    name, _, sizes = text.partition(":")
+    slices, one = split_slices(text)
+    name, _, sizes = one.partition(":")
     if name not in table:
         raise ConfigError(f"no layout {name!r}{nearest(name, table)}")
     axes = len(table[name].axes)
     given = [int(s) for s in sizes.split("x")] if re.fullmatch(r"\d+(x\d+)*", sizes) else []
-    given = given if sizes else [size for _, size in e.layout.mesh]
+    if not sizes:
+        given = [size for _, size in e.layout.mesh_of_slice]
+        slices = e.layout.slices if one == text else slices
     if len(given) != axes:
         form = "x".join("242"[:axes])
         raise ConfigError(f"--layout {text!r}: {name} needs a mesh of {axes} sizes, for example {name}:{form}")
-    return table[name](*given)
+    return over_slices(table[name](*given), slices)
 
 
 SIMULATED = Layout(name="simulated", mesh=(("all", 8),))  # for commands that run every layout

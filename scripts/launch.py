@@ -37,7 +37,10 @@ def main() -> int:
     cli.add_experiment(parser)
     parser.add_argument("--on", choices=ENGINES, required=True, help="who runs the job")
     parser.add_argument(
-        "--topology", required=True, metavar="GEN:AxBxC", help="a TPU slice, or hosts and devices of each, as gpu:2x8"
+        "--topology",
+        required=True,
+        metavar="[Nx]GEN:AxBxC",
+        help="a TPU slice, or several, as 2xv6e:16x16, or hosts and devices of each, as gpu:2x8",
     )
     parser.add_argument("--workdir", required=True, metavar="DIR", help="the run's folder: a path, or gs://BUCKET/FOLDER")
     parser.add_argument("--data", default="", metavar="DIR", help="the prepared data; by default $SHARDZOO_DATA of the hosts")

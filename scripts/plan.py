@@ -36,8 +36,8 @@ def main() -> int:
     cli.add_experiment(parser, optional=True)
     parser.add_argument(
         "--topology",
-        metavar="GEN:AxBxC",
-        help="the slice, e.g. v4:8x16x16 or v5e:16x16; by default the experiment's, or the usual one",
+        metavar="[Nx]GEN:AxBxC",
+        help="the slice, e.g. v4:8x16x16 or v5e:16x16, or several, 2xv6e:16x16; by default the experiment's, or the usual one",
     )
     parser.add_argument(
         "--torus",
@@ -92,7 +92,9 @@ def _slice(text: str | None, e: Experiment) -> Slice:
     if text:
         return parse_slice(text)
     own = parse_slice(PODS[e.name].slice) if e.name in PODS else None
-    return own if own and own.devices == e.layout.devices else usual_slice(planned_chip(e), e.layout.devices)
+    if own and (own.devices, own.slices) == (e.layout.devices, e.layout.slices):
+        return own
+    return usual_slice(planned_chip(e), e.layout.devices, e.layout.slices)
 
 
 def _options(args: argparse.Namespace, e: Experiment) -> str:

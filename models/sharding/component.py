@@ -87,8 +87,30 @@ def make_mesh(layout: Layout, devices: Sequence[Any] | None = None) -> Mesh:
             f"choose a mesh whose product is {len(devices)}"
         )
     names, sizes = zip(*layout.mesh, strict=True)
+    if devices[0].platform != "tpu":  # others know no slices: theirs are blocks of equal size, in the devices' order
+        return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)
+    blocks = [_in_slice(layout, block) for block in _by_slice(layout, devices)]
+    return Mesh(np.stack(blocks).reshape(sizes), names, axis_types=(AxisType.Auto,) * len(names))
+
+
+def _by_slice(layout: Layout, devices: Sequence[Any]) -> list[list[Any]]:
+    """Returns the TPUs of each slice; raises LayoutError if a layout has another number of slices."""
+    slices: dict[int, list[Any]] = {}
+    for device in devices:
+        slices.setdefault(getattr(device, "slice_index", 0), []).append(device)
+    if len(slices) != layout.slices:
+        raise LayoutError(
+            f"layout {layout.name!r} with mesh {dict(layout.mesh)} is for {layout.slices} slice{'s' * (layout.slices > 1)}, but "
+            f"the devices are of {len(slices)}; choose a layout of as many"
+        )
+    return [slices[index] for index in sorted(slices)]
+
+
+def _in_slice(layout: Layout, devices: Sequence[Any]) -> np.ndarray:
+    """Returns a slice's devices in the shape of its mesh: along the torus of a pod, or in JAX's own order where there is none."""
+    mesh = layout.mesh_of_slice
     if dims := torus.sides(devices):
-        order = torus.positions(layout.mesh, dims, torus.assignment(layout.mesh, dims, layout.torus))
         by_place = sorted(devices, key=torus.place)
-        return Mesh(np.array(by_place)[order], names, axis_types=(AxisType.Auto,) * len(names))
-    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices)
+        return np.array(by_place)[torus.positions(mesh, dims, torus.assignment(mesh, dims, layout.torus))]
+    names, sizes = zip(*mesh, strict=True)
+    return jax.make_mesh(sizes, names, axis_types=(AxisType.Auto,) * len(names), devices=devices).devices

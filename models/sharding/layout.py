@@ -8,6 +8,7 @@ arXiv 2105.04663, section 3: annotate a few tensors and let the compiler partiti
 import dataclasses
 import functools
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Literal
 
@@ -60,8 +61,19 @@ AXES = {
     "act_expert_mlp": "the hidden dimension inside an expert",
 }
 
+SLICE = "slice"
+"""The mesh axis along the slices of TPU pods. Between slices is the data-centre network alone, and so this axis is the first of a
+mesh, and cuts rows and nothing else: gradients are summed over it, and no weight and no activation crosses it."""
+ROWS = ("batch", "group", "expert_group")  # the logical names of rows, which it may cut
+
 Axes = tuple[str, ...]  # mesh axes that cut one dimension together, major first; () leaves it whole
 Rules = tuple[tuple[str, Axes], ...]  # logical name -> mesh axes, sorted by name
+
+
+def split_slices(text: str) -> tuple[int, str]:
+    """Returns the number of slices in front of a name, and the name: (2, "two_d") of "2xtwo_d", (1, "two_d") of "two_d"."""
+    match = re.fullmatch(r"([1-9]\d*)x(.*)", text)
+    return (int(match[1]), match[2]) if match else (1, text)
 
 
 class LayoutError(UserError):
@@ -104,7 +116,7 @@ class Layout:
 
     Attributes:
       name: its name on the command line and in tables.
-      mesh: (axis name, size) pairs, slowest-varying first; their product is the number of devices.
+      mesh: (axis name, size) pairs, slowest-varying first; their product is the number of devices. An axis SLICE is the first.
       rules: logical name -> mesh axes, for every component; a name without a rule is left whole.
       components: (component path, rules) pairs that override `rules` for that component and those below it, for
         example ("decoder.moe", rules(expert="data")); a longer path wins over a shorter one.
@@ -132,6 +144,8 @@ class Layout:
         for axis, size in self.mesh:
             if size < 1:
                 raise LayoutError(f"layout {self.name!r}: mesh axis {axis!r} has size {size}, must be at least 1")
+        if SLICE in names[1:]:
+            raise LayoutError(f"layout {self.name!r}: mesh axis {SLICE!r} must be the first of {names}: a slice has the others")
         tables = [("rules", self.rules), ("optimizer", self.optimizer), *self.components]
         for scope, table in tables:
             for name, axes in table:
@@ -149,10 +163,22 @@ class Layout:
                 raise LayoutError(f"{rule}: no mesh axis '{shortened(axis)}'{nearest(axis, dict(self.mesh))}")
         if len(set(axes)) < len(axes):
             raise LayoutError(f"{rule}: a mesh axis is named twice")
+        if SLICE in axes and name not in ROWS:
+            raise LayoutError(f"{rule}: between slices is a slow network, and only rows are cut over it: {', '.join(ROWS)}")
 
     @property
     def devices(self) -> int:
         return math.prod(size for _, size in self.mesh)
+
+    @property
+    def slices(self) -> int:
+        """Returns the number of slices; 1 without an axis SLICE."""
+        return dict(self.mesh).get(SLICE, 1)
+
+    @property
+    def mesh_of_slice(self) -> tuple[tuple[str, int], ...]:
+        """Returns the mesh of one slice: all axes but SLICE."""
+        return tuple((axis, size) for axis, size in self.mesh if axis != SLICE)
 
     def num_shards(self, axes: Axes) -> int:
         """Returns the number of shards into which these mesh axes cut a dimension."""

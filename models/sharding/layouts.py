@@ -7,7 +7,7 @@ A family's LAYOUTS are the recipes that `--layout NAME:XxY` offers; they take th
 import dataclasses
 from collections.abc import Sequence
 
-from models.sharding.layout import Layout, Pipeline, Rules, rules
+from models.sharding.layout import ROWS, SLICE, Layout, Pipeline, Rules, rules
 
 BOTH = ("data", "model")
 STAGES = ("stage", *BOTH)
@@ -65,6 +65,26 @@ def table(*recipes: Recipe) -> dict[str, Recipe]:
 def also(base: Rules, **axes: str | Sequence[str] | None) -> Rules:
     """Returns these rules with others, which take precedence."""
     return tuple(sorted((dict(base) | dict(rules(**axes))).items()))
+
+
+def over_slices(layout: Layout, slices: int) -> Layout:
+    """Returns the layout of so many slices, each of which is cut as the given one: their rows are others, their weights the same.
+
+    A gradient is summed inside each slice first, to as many parts as its weight has there, and these parts over the slices.
+    """
+    if slices == 1:
+        return layout
+
+    def cut(table: Rules) -> Rules:
+        return tuple((name, (SLICE, *axes) if name in ROWS else axes) for name, axes in table)
+
+    return dataclasses.replace(
+        layout,
+        name=f"{slices}x{layout.name}",
+        mesh=((SLICE, slices), *layout.mesh),
+        rules=cut(layout.rules),
+        components=tuple((path, cut(table)) for path, table in layout.components),
+    )
 
 
 ONE_DEVICE = Layout(name="one_device", mesh=(("all", 1),))

@@ -2,7 +2,8 @@
 
 An assignment gives each mesh axis the torus axes that it lies along, major first: y of 16 chips and z of 16 for one, x of 8 for
 the other, in text "yz" and "x". A torus axis may be shared: "y4" is 4 of its 16 chips; the mesh axis that comes later in the
-mesh has the neighbouring chips. Where a chip has several devices they are one more axis, "c", after the three of the torus.
+mesh has the neighbouring chips. Where a chip has several devices they are one more axis, "c", after the three of the torus. A
+mesh here is that of one slice: between slices is no torus.
 """
 
 import itertools

@@ -144,12 +144,14 @@ def pod(e: Experiment, target: Slice) -> dict[str, Any]:
     A host has 2 x 2 neighbouring chips. It reads whole rows; where the layout also cuts rows, its chips need a part of them.
     """
     layout, rows = e.layout, e.data.batch_size
-    if target.chips != layout.devices:
+    if (target.chips, target.slices) != (layout.devices, layout.slices):
         return {"experiment": e.name, "chips": target.chips}
-    places = torus.positions(layout.mesh, target.dims, torus.assignment(layout.mesh, target.dims, layout.torus))
+    mesh = layout.mesh_of_slice
+    places = torus.positions(mesh, target.dims, torus.assignment(mesh, target.dims, layout.torus))
     coordinates = np.array(list(itertools.product(*(range(side) for side in target.dims))))
     _, host_of_chip = np.unique(coordinates // [2, 2, 1][: len(target.dims)], axis=0, return_inverse=True)
     host = host_of_chip.ravel()[places].ravel()  # in the order of the mesh
+    host = np.concatenate([host + number * (host.max() + 1) for number in range(layout.slices)])
     names = [name for name, _ in layout.mesh]
     index = dict(zip(names, np.indices([size for _, size in layout.mesh]).reshape(len(names), -1), strict=True))
     sizes = dict(layout.mesh)

@@ -1,4 +1,4 @@
-"""Starts a job on Google Kubernetes Engine: a JobSet, one Job of a pod for each host of a TPU slice.
+"""Starts a job on Google Kubernetes Engine: a JobSet with a Job for each TPU slice, of a pod for each host.
 
 The image's working directory is the project's checkout after `make setup DEVICE=tpu`. Buckets are mounted by Cloud Storage FUSE.
 """
@@ -19,6 +19,7 @@ _ACCELERATORS = {
     "tpu7x": "tpu7x",
 }
 _CONTAINER = "train"
+_REPLICATED = "slice"
 
 
 def submit(job: Job, text: str) -> int:
@@ -36,13 +37,13 @@ def script(job: Job, image: str, spot: bool) -> str:
 
 
 def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
-    """Returns the JobSet. Its Job fails for good on a final exit code; any other failure starts all pods again."""
+    """Returns the JobSet. Its Jobs fail for good on a final exit code; any other failure starts all pods again."""
     pod = job.machines.slice
     if not pod:
         raise ConfigError(f"--topology {job.machines}: --on gke starts TPU slices, as v4:2x2x4")
     if not image:
         raise ConfigError("--on gke needs --image: the checkout after `make setup DEVICE=tpu`, in a registry of yours")
-    chips = {"google.com/tpu": str(pod.chips // job.machines.hosts)}
+    chips, slices = {"google.com/tpu": str(pod.chips // job.machines.hosts)}, pod.slices
     volumes = [
         {
             "name": f"bucket-{at}",
@@ -58,7 +59,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         "name": _CONTAINER,
         "image": plain("--image", image),
         "command": ["bash", "-c", f"exec {job.train('.venv/bin/python')}"],
-        "env": [{"name": name, "value": value} for name, value in job.variables().items()],
+        "env": [*({"name": name, "value": value} for name, value in job.variables().items()), *_of_slices(job.name, slices)],
         "resources": {"requests": chips, "limits": chips},
         "volumeMounts": [{"name": f"bucket-{at}", "mountPath": f"/mnt/{bucket}"} for at, bucket in enumerate(job.buckets())],
     }
@@ -78,8 +79,8 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
     }
     final = {"containerName": _CONTAINER, "operator": "In", "values": [code for code in FINAL if code]}
     job_spec = {
-        "parallelism": job.machines.hosts,
-        "completions": job.machines.hosts,
+        "parallelism": job.machines.hosts // slices,
+        "completions": job.machines.hosts // slices,
         "completionMode": "Indexed",
         "backoffLimit": 0,
         "podFailurePolicy": {"rules": [{"action": "FailJob", "onExitCodes": final}]},
@@ -90,7 +91,7 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
         "kind": "JobSet",
         "metadata": {
             "name": job.name,
-            # All pods of the Job on the nodes of one slice.
+            # All pods of a Job on the nodes of one slice.
             "annotations": {"alpha.jobset.sigs.k8s.io/exclusive-topology": "cloud.google.com/gke-nodepool"},
         },
         "spec": {
@@ -98,6 +99,18 @@ def manifest(job: Job, image: str, spot: bool) -> dict[str, Any]:
                 "maxRestarts": job.restarts,
                 "rules": [{"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}],
             },
-            "replicatedJobs": [{"name": "slice", "replicas": 1, "template": {"spec": job_spec}}],
+            "replicatedJobs": [{"name": _REPLICATED, "replicas": slices, "template": {"spec": job_spec}}],
         },
     }
+
+
+def _of_slices(name: str, slices: int) -> list[dict[str, Any]]:
+    """Returns the variables by which the slices of a job meet; JAX and libtpu read them. A single slice has none."""
+    if slices == 1:
+        return []
+    number = {"fieldRef": {"fieldPath": "metadata.annotations['jobset.sigs.k8s.io/job-index']"}}
+    return [
+        {"name": "MEGASCALE_COORDINATOR_ADDRESS", "value": f"{name}-{_REPLICATED}-0-0.{name}"},  # the first pod of the first Job
+        {"name": "MEGASCALE_NUM_SLICES", "value": str(slices)},
+        {"name": "MEGASCALE_SLICE_ID", "valueFrom": number},
+    ]

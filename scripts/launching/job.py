@@ -12,6 +12,7 @@ from configs.registry import ConfigError
 from data.paths import is_address
 from models.errors import nearest, shortened
 from models.sharding import torus
+from models.sharding.layout import split_slices
 from trainers.plan import make_plan
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, UNSAVED
 from trainers.runtime.chips import CHIPS, Slice, parse_slice, set_for, usual_slice
@@ -33,9 +34,9 @@ class Machines:
 
     Attributes:
       platform: "tpu", "gpu" or "cpu".
-      hosts: how many there are.
+      hosts: how many there are, of all slices.
       per_host: TPU devices, GPUs or simulated CPU devices of each.
-      slice: of TPUs, the slice; None otherwise.
+      slice: of TPUs, the slice or slices; None otherwise.
     """
 
     platform: str
@@ -147,27 +148,29 @@ def mounted(place: str) -> str:
 
 
 def machines_of(text: str) -> Machines:
-    """Reads --topology: a TPU slice, "v4:8x16x16", or hosts and the devices of each, "gpu:4x8" or "cpu:2x1".
+    """Reads --topology: a TPU slice, "v4:8x16x16", or several, "2xv6e:16x16", or hosts and the devices of each, "gpu:4x8" or
+    "cpu:2x1".
 
     Raises:
       ConfigError: neither.
       PodError: no such slice.
     """
     name, _, sizes = text.partition(":")
+    generation = split_slices(name)[1]
     if name in _MACHINES:
         if not re.fullmatch(r"[1-9]\d*x[1-9]\d*", sizes):
             raise ConfigError(f"--topology {text!r}: expected hosts and the devices of each, as {name}:2x4")
         hosts, per_host = map(int, sizes.split("x"))
         return Machines(name, hosts, per_host)
-    if name not in CHIPS:
-        raise ConfigError(f"--topology {text!r}: no machines {name!r}{nearest(name, [*CHIPS, *_MACHINES])}")
+    if generation not in CHIPS:
+        raise ConfigError(f"--topology {text!r}: no machines {name!r}{nearest(generation, [*CHIPS, *_MACHINES])}")
     pod = parse_slice(text)
     block = (2, 2, 1) if pod.chip.torus == 3 else (2, 2)
     single = pod.chip.torus == 2 and pod.dims in ((1, 1), (2, 4))  # one host of 1 or 8 chips
     if not single and any(side % part for side, part in zip(pod.dims, block, strict=True)):
         host = "x".join(map(str, block))
-        raise ConfigError(f"--topology {text!r}: a host of {name} has {host} chips, and a slice has whole hosts")
-    on_host = pod.chips if single else math.prod(block)
+        raise ConfigError(f"--topology {text!r}: a host of {generation} has {host} chips, and a slice has whole hosts")
+    on_host = math.prod(pod.dims) if single else math.prod(block)
     return Machines("tpu", pod.chips // on_host, on_host * pod.chip.devices, pod)
 
 
@@ -178,10 +181,11 @@ def check(e: Experiment, machines: Machines) -> None:
     optimizer must fit the layout. Memory is not checked: `scripts.plan` does, with the TPU compiler.
     """
     layout = e.layout
-    if layout.devices != machines.devices:
+    slices = machines.slice.slices if machines.slice else layout.slices
+    if (layout.devices, layout.slices) != (machines.devices, slices):
         mesh = " x ".join(f"{name} {size}" for name, size in layout.mesh)
         if machines.slice:
-            fitting = str(usual_slice(machines.slice.chip, layout.devices))
+            fitting = str(usual_slice(machines.slice.chip, layout.devices, layout.slices))
         else:
             hosts = max(1, round(layout.devices / machines.per_host))
             while layout.devices % hosts:
@@ -189,8 +193,9 @@ def check(e: Experiment, machines: Machines) -> None:
             fitting = f"{machines.platform}:{hosts}x{layout.devices // hosts}"
         raise ConfigError(
             f"layout {layout.name!r} of {e.name} has a mesh of {mesh} = {layout.devices:,} devices, but {machines} has "
-            f"{machines.devices:,}: take --topology {fitting}, or another --layout NAME:XxY"
+            f"{machines.devices:,}{f' in {slices} slices' * (slices > 1)}: take --topology {fitting}, or another --layout "
+            f"{f'{slices}x' * (slices > 1)}NAME:XxY"
         )
     if machines.slice:
-        torus.assignment(layout.mesh, machines.slice.places, layout.torus)
+        torus.assignment(layout.mesh_of_slice, machines.slice.places, layout.torus)
     make_plan(e, abstract=True)

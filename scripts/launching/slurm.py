@@ -23,11 +23,13 @@ def submit(job: Job, text: str) -> int:
 
 
 def script(job: Job) -> str:
-    """Returns the sbatch script; raises ConfigError for a folder that the nodes do not share."""
+    """Returns the sbatch script; raises ConfigError for a folder that the nodes do not share, or several slices."""
     for option, place in (("--workdir", job.workdir), ("--data", job.data)):
         if place.startswith("gs://"):
             raise ConfigError(f"{option} {place}: under SLURM it is a folder that all nodes see, as /shared/runs/mine")
     machines = job.machines
+    if machines.slice and machines.slice.slices > 1:
+        raise ConfigError(f"--topology {machines}: --on slurm starts one slice, as {machines.slice.name}; gke and tpu-vm several")
     # JAX gives each process of a SLURM job the GPU of its number on the node.
     tasks = machines.per_host if machines.platform == "gpu" else 1
     folder = Path(job.workdir).absolute()

@@ -44,7 +44,7 @@ def script(job: Job, zone: str, spot: bool) -> str:
         "queued-resources",
         "create",
         name,
-        f"--node-id={name}",
+        *([f"--node-count={pod.slices}", f"--node-prefix={name}"] if pod.slices > 1 else [f"--node-id={name}"]),
         f"--zone={zone}",
         f"--type={_TYPES[chip]}",
         f"--topology={'x'.join(map(str, pod.dims))}",

@@ -18,6 +18,7 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.families import family_of
+from scripts.cli import named_layout
 from trainers import state
 from trainers.hlo import equality
 from trainers.hlo.equality import Trial
@@ -104,7 +105,7 @@ def run(e: Experiment, start: state.State) -> Trial:
 @functools.cache
 def trial(name: str, layout: str, mesh: tuple[int, ...]) -> Trial:
     e = experiment(name)
-    return run(dataclasses.replace(e, layout=family_of(e.model).layouts[layout](*mesh)), initial(name))
+    return run(dataclasses.replace(e, layout=named_layout(e, f"{layout}:{case_id(mesh)}")), initial(name))
 
 
 def assert_equal_to_one_device(name: str, layout: str, mesh: tuple[int, ...]) -> None:

@@ -1,5 +1,6 @@
 """Small programs, and a slice of a made-up pod on which their times are round."""
 
+import dataclasses
 import itertools
 
 from trainers.hlo.parsing import Program, parse
@@ -7,7 +8,8 @@ from trainers.pods.price import Price, price
 from trainers.runtime.chips import Chip, Slice
 
 US = 1e-6
-# A cycle and a byte over a link take a nanosecond, a hop a microsecond; memory has 10 kB a microsecond, products 1 MFLOP.
+# A cycle and a byte over a link take a nanosecond, a byte over the network ten, a hop a microsecond; a microsecond has 10 kB of
+# memory, and products of 1 MFLOP.
 CHIP = Chip(
     "toy",
     peak=1e12,
@@ -17,6 +19,7 @@ CHIP = Chip(
     link=1e9,
     host_link=1e9,
     host_memory=1e9,
+    network=1e8,
     torus=3,
     config="",
     options={},
@@ -52,8 +55,12 @@ def priced(*lines: str, before: str = "", **kwargs) -> Price:
     return price_of(program(*lines, before=before), **kwargs)
 
 
-def price_of(p: Program, **kwargs) -> Price:
-    cost = price(p, SLICE, list(itertools.product(*map(range, SLICE.dims))), MESH, **kwargs)
+def price_of(p: Program, slices: int = 1, **kwargs) -> Price:
+    """The price of a program on the slice; on several, it is the program of each."""
+    mesh = ({"slice": slices} if slices > 1 else {}) | MESH
+    places = list(itertools.product(*map(range, SLICE.dims))) * slices
+    pod = dataclasses.replace(SLICE, slices=slices)
+    cost = price(dataclasses.replace(p, devices=len(places) // slices), pod, places, mesh, **kwargs)
     assert abs(sum(cost.exposed.values()) - cost.step_s) < 1e-12
     others = sum(cost.exposed[kind] for kind in ("matrix", "vector", "kernel", "dma", "host", "unpriced"))
     assert abs(others + cost.exposed_s - cost.step_s) < 1e-12

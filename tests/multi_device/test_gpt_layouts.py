@@ -59,6 +59,20 @@ TABLE = [
     *cases("gpt.palm_8b", slow=("two_d",)),
     *cases("gpt.gspmd_64b", slow=("two_d", "context_ring_balanced")),
     *cases("gpt.llama2_70b", slow=("tensor_parallel",)),
+    # Two slices: gradients are summed inside each first; stages and experts are those of a slice.
+    pytest.param(GPT, "2xfully_sharded", (2, 2)),
+    *(
+        pytest.param(name, layout, mesh, marks=pytest.mark.slow)
+        for name, layout, mesh in (
+            (GPT, "2xzero1", (4, 1)),
+            (GPT, "4xtensor_parallel", (1, 2)),
+            (GPT, "2xcontext_ring_balanced", (2, 2)),
+            (GPT, "2xpipeline_1f1b", (2, 2, 1)),
+            (GPT, "2xgpipe", (2, 1, 2)),
+            (SPARSE, "2xexpert_parallel", (2, 2)),
+            (SPARSE, "2xexpert_parallel_2d", (2, 2)),
+        )
+    ),
     # Rows say how much each token counts: microbatches and devices have different sums.
     pytest.param("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
     # Adapters beside their matrices, and pairs of answers whose loss is complete in a row.

@@ -115,6 +115,25 @@ print(json.dumps({
     "starts": sorted({i.opcode for i in moves if i.opcode.endswith("-start")}),
 }))
 """
+SLICES = """
+from models.sharding.layouts import fully_sharded, over_slices
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+sizes = {"model_dim": 512, "feed_forward.hidden_dim": 2048, "attention.heads": 4, "attention.head_dim": 128, "layers": 4}
+model = changed(e.model, sizes | {"positions.rows": 256, "dropout": 0.0})
+data = dataclasses.replace(e.data, batch_size=16, length=256)
+layout, execution = over_slices(fully_sharded(4, 1), 2), Execution(dtype="bfloat16", remat="full")
+two = topology.devices(parse_slice("2xv4:2x2x1"))
+p = make_plan(dataclasses.replace(e, model=model, data=data, layout=layout, execution=execution), two)
+found = tables.compiled_collectives(p, step.compile_step(p))
+between = [c for c in found if "slice" in (c.axes or ())]
+print(json.dumps({
+    "slices": [[d.slice_index for d in block.flat] for block in p.mesh.devices],
+    "between": sorted({(c.kind, *c.axes) for c in between}),
+    "inside": sorted({(c.kind, *c.axes) for c in found if c not in between}),
+    "numbers": sum(shape.size * c.times for c in between for shape in c.shapes),
+    "parameters": sum(info.size for info in p.parameters),
+}))
+"""
 pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
@@ -174,3 +193,14 @@ def test_a_tpu_moves_what_is_offloaded_beside_its_work():
 def test_shardy_propagates_for_tpus_too():
     """As on CPUs (tests/trainers/hlo/test_partitioner.py), and the TPU compiler's own form of GSPMD's partitioner splits."""
     assert said(PARTITIONERS) == ["shardy-xla", "tpu-spmd-partitioning"]
+
+
+@pytest.mark.slow
+def test_tpus_sum_gradients_inside_a_slice_first():
+    """On two slices of four chips only sums go over the network, and of each gradient the quarter that is a chip's after the sum
+    inside its slice. Weights are gathered inside a slice."""
+    report = said(SLICES)
+    assert report["slices"] == [[0] * 4, [1] * 4]
+    assert report["between"] == [["all-reduce", "slice"]]
+    assert {"all-gather", "reduce-scatter"} <= {kind for kind, *axes in report["inside"] if axes == ["data"]}
+    assert report["numbers"] == pytest.approx(report["parameters"] / 4, rel=0.02)

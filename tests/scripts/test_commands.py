@@ -191,6 +191,9 @@ def test_overrides_are_typed():
         e.optimizer, schedule=Cosine(peak=0.03, steps=500, warmup=7, floor=0.02)
     )
     assert e.layout.name == "mixed" and dict(e.layout.mesh) == {"data": 2, "model": 4}
+    two = cli.named_layout(e, "2xmixed:2x2")
+    assert dict(two.mesh) == {"slice": 2, "data": 2, "model": 2}
+    assert cli.named_layout(dataclasses.replace(e, layout=two), "mixed") == two  # on the experiment's own mesh
 
 
 @pytest.mark.integration

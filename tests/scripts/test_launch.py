@@ -33,6 +33,7 @@ def asked(experiment: str, topology: str, workdir: str = "gs://bucket/runs/mine"
         ("v5e:16x16", 64, 4),
         ("v6e:2x4", 1, 8),
         ("tpu7x:4x4x4", 16, 8),
+        ("2xv6e:16x16", 128, 4),
         ("gpu:4x8", 4, 8),
         ("cpu:2x1", 2, 1),
     ],
@@ -51,6 +52,9 @@ def test_a_topology_is_hosts_with_devices(topology, hosts, per_host):
         ("gpt.quickstart", "", "v4:1x2x4", ["v4:1x2x4", "2x2x1 chips"]),
         ("gpt.quickstart", "", "v44:2x2x2", ["'v44'", "did you mean 'v4'?"]),
         ("gpt.quickstart", "", "gpu:8", ["'gpu:8'", "as gpu:2x4"]),
+        ("gpt.quickstart", "", "2xv7:4x4", ["'2xv7'", "'v4'"]),
+        ("gpt.quickstart", "fully_sharded:8x1", "2xv4:2x2x1", ["8 in 2 slices", "--topology v4:2x2x2", "--layout 2xNAME"]),
+        ("gpt.quickstart", "2xfully_sharded:4x1", "v4:2x2x2", ["slice 2 x data 4", "--topology 2xv4:1x2x2"]),
     ],
 )
 def test_a_layout_that_does_not_fit_is_refused_in_one_line(experiment, layout, topology, parts):
@@ -103,6 +107,7 @@ def test_kubernetes_is_asked_for_chips():
         (lambda: slurm.script(asked("gpt.quickstart", "gpu:2x4")), ["gs://bucket/runs/mine", "all nodes see"]),
         (lambda: gke.script(asked("gpt.quickstart", "gpu:2x4"), "image", False), ["gpu:2x4", "TPU slices"]),
         (lambda: gke.script(asked("gpt.quickstart", "v4:2x2x2"), "", False), ["--image"]),
+        (lambda: slurm.script(asked("gpt.quickstart", "2xv4:2x2x2", "/w")), ["2xv4:2x2x2", "one slice, as v4:2x2x2"]),
         (lambda: tpu_vm.script(asked("gpt.quickstart", "v4:2x2x2", "runs/x"), "zone", False), ["runs/x", "gs://bucket"]),
         (lambda: tpu_vm.script(asked("gpt.quickstart", "tpu7x:2x2x1"), "zone", False), ["tpu7x:2x2x1", "--on gke"]),
         (lambda: job.mounted("gs://bucket"), ["'gs://bucket'", "a bucket and a folder"]),
@@ -115,12 +120,32 @@ def test_what_an_engine_lacks_is_refused(write, parts):
     assert all(part in str(caught.value) for part in parts), caught.value
 
 
+def test_slices_are_jobs_of_one_jobset_that_meet_at_the_first_pod():
+    """Each slice is a Job with a pod for each of its hosts, and knows its number, how many there are, and where they meet; Google
+    Cloud tells TPU VMs. A single slice is told nothing."""
+    two, one = (asked("gpt.quickstart", f"{prefix}v6e:4x4") for prefix in ("2x", ""))
+    (replicated,) = gke.manifest(two, "image", False)["spec"]["replicatedJobs"]
+    job_spec = replicated["template"]["spec"]
+    assert (replicated["replicas"], job_spec["parallelism"], job_spec["completions"]) == (2, 4, 4)
+    pod = job_spec["template"]["spec"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == "4x4"
+    variables = {variable["name"]: variable for variable in pod["containers"][0]["env"]}
+    assert variables["MEGASCALE_NUM_SLICES"]["value"] == "2"
+    assert variables["MEGASCALE_COORDINATOR_ADDRESS"]["value"] == "gpt-quickstart-slice-0-0.gpt-quickstart"
+    number = variables["MEGASCALE_SLICE_ID"]["valueFrom"]["fieldRef"]["fieldPath"]
+    assert number == "metadata.annotations['jobset.sigs.k8s.io/job-index']"
+    assert "MEGASCALE" not in gke.script(one, "image", False)
+    assert " --node-count=2 --node-prefix=gpt-quickstart " in tpu_vm.script(two, "zone", False)
+    assert "--node-id=gpt-quickstart" in tpu_vm.script(one, "zone", False)
+
+
 @pytest.mark.integration
-def test_kubernetes_and_jobset_know_every_field_of_the_manifest():
+@pytest.mark.parametrize("topology", ["v4:8x16x16", "2xv4:8x8x16"])
+def test_kubernetes_and_jobset_know_every_field_of_the_manifest(topology):
     """The Job satisfies Kubernetes' own schema, strictly; JobSet's generated classes take the manifest and lose nothing of it."""
     if not SCHEMAS.exists():
         pytest.skip("the schemas are not installed: make setup DEVICE=launch")
-    manifest = gke.manifest(asked("gpt.gspmd_1t", "v4:8x16x16", data="gs://other/data"), "registry/image:1", True)
+    manifest = gke.manifest(asked("gpt.gspmd_1t", topology, data="gs://other/data"), "registry/image:1", True)
     check = """
 import json, sys
 import kubernetes_validate

@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from models.sharding.layout import SLICE
 from trainers.hlo.parsing import HloError, Instruction, Program, Shape, component
 from trainers.hlo.trip_counts import Loop, Site, times, walk
 from trainers.text_table import text_table
 
 KINDS = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
 UNREAD = ("ragged-all-to-all", "collective-broadcast")  # their sizes would need rules of their own
+NETWORK = "xla_megascale_runtime"  # the handler of what a TPU sends to other slices, and receives from them
 MIB = 2**20
 
 Groups = tuple[tuple[int, ...], ...]
@@ -28,7 +30,8 @@ class Collective:
       name: the instruction that issues it: its own, or that of the fusion or async-start around it.
       op_name: JAX's name for the operation, or that of the nearest caller that has one.
       shapes: the arrays of its larger side on one device: results of an all-gather, operands of every other kind.
-      groups: devices that communicate, as positions in `mesh.devices.flat`; for a permute, its (source, target) pairs.
+      groups: devices that communicate, as positions in `mesh.devices.flat`; for a permute, its (source, target) pairs. Inside
+        slices they are those of the first slice.
       axes: the mesh axes along which the devices of every group lie, major first; () if each is alone, None if a group
         is no whole row, plane or block of the mesh. For a permute, the axes along which a target differs from its source.
       times: how often a step runs it; None if that is not in the program.
@@ -73,6 +76,8 @@ def collectives(program: Program, mesh: Mapping[str, int], *, strict: bool = Tru
 def _is_collective(program: Program, site: Site) -> bool:
     """Returns whether an instruction is a collective or starts one."""
     i = site.instruction
+    if i.opcode == "send":
+        return NETWORK in i.suffix
     if '"async_collective_fusion_config"' not in i.suffix:
         return i.opcode.removesuffix("-start") in KINDS + UNREAD
     # A TPU's collective that is fused with computation is repeated in each fusion that continues it.
@@ -83,11 +88,16 @@ def _is_collective(program: Program, site: Site) -> bool:
 def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool = True) -> Collective:
     """Returns the collective that an instruction is or starts; arguments and errors are those of `collectives`."""
     i, computation = site.instruction, program.computations[site.computation]
-    kind = i.opcode.removesuffix("-start")
-    if kind not in KINDS:
-        raise HloError(f"%{i.name}: {kind} is not known here; known are {', '.join(KINDS)}")
-    device_groups = groups(i, math.prod(mesh.values()))
-    shapes = tuple(shape for operand in i.operands for shape in computation[operand].shapes)
+    if i.opcode == "send":
+        kind, device_groups = "all-reduce", _between_slices(i, mesh)
+        shapes = computation[i.operands[0]].shapes
+    else:
+        kind = i.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            raise HloError(f"%{i.name}: {kind} is not known here; known are {', '.join(KINDS)}")
+        mesh = _mesh_of(program, mesh)
+        device_groups = groups(i, math.prod(mesh.values()))
+        shapes = tuple(shape for operand in i.operands for shape in computation[operand].shapes)
     if kind == "all-gather":
         dim, shards = int(i.attributes["dimensions"].strip("{}")), len(device_groups[0])
         shapes = tuple(Shape(s.dtype, (*s.dims[:dim], s.dims[dim] * shards, *s.dims[dim + 1 :])) for s in shapes)
@@ -106,6 +116,22 @@ def read(program: Program, site: Site, mesh: Mapping[str, int], *, strict: bool 
         times=times(site.loops) if known else None,
         loops=site.loops,
     )
+
+
+def _mesh_of(program: Program, mesh: Mapping[str, int]) -> Mapping[str, int]:
+    """Returns the mesh of a program's devices: that of a slice where each slice, as a TPU's, runs a program of its own."""
+    of_slice = {axis: size for axis, size in mesh.items() if axis != SLICE}
+    return of_slice if program.devices == math.prod(of_slice.values()) else mesh
+
+
+def _between_slices(i: Instruction, mesh: Mapping[str, int]) -> Groups:
+    """Returns the devices that sum what a TPU sends over the network: those at one place in each slice, `target="{1,2}x{0:3}"`;
+    raises HloError for a transfer that is no sum."""
+    transfer, target = (re.search(rf'_xla_megascale_{key}="([^"]*)"', i.suffix) for key in ("transfer_type", "target"))
+    if not transfer or not target or transfer[1] != "ALL_REDUCE":
+        raise HloError(f"%{i.name}: {transfer[1] if transfer else i.opcode} between slices is not known here, only ALL_REDUCE")
+    slices, devices = _integers(target[1].partition("x")[0]), math.prod(n for axis, n in mesh.items() if axis != SLICE)
+    return tuple(tuple((number - 1) * devices + at for number in slices) for at in range(devices))
 
 
 # --- groups of devices --------------------------------------------------------------------------------------------

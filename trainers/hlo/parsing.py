@@ -143,13 +143,15 @@ class Computation:
 class Program:
     """A compiled program: its computations by name, and the name of its entry computation.
 
-    `tables` are the tables of source positions at the program's head, {"FileNames": {1: text}, ...}.
+    `tables` are the tables of source positions at the program's head, {"FileNames": {1: text}, ...}. `devices` is the number that
+    it is partitioned for, 0 where none is noted; of several slices of TPUs, that of one slice.
     """
 
     name: str
     computations: dict[str, Computation]
     entry: str
     tables: dict[str, dict[int, str]]
+    devices: int = 0
 
     def source(self, i: Instruction) -> str:
         """Returns where an instruction was traced, as "models/parts/moe/routing.py:228"; "" where nothing is noted."""
@@ -202,8 +204,9 @@ def parse(text: str) -> Program:
             table[int(row[1])] = row[2]
     if entry not in computations:
         raise HloError(f"no compiled program: no ENTRY computation in {len(text):,} characters of text")
-    module = re.search(rf"HloModule ({_NAME})", text)
-    return Program(module[1] if module else "", computations, entry, tables)
+    module = re.search(rf"HloModule ({_NAME})(?:.*num_partitions=(\d+))?", text)
+    name, devices = module.groups() if module else ("", None)
+    return Program(name, computations, entry, tables, int(devices or 0))
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from configs.experiment import Experiment
 from models.protocol import Staged
 from models.sharding import torus
+from models.sharding.layout import SLICE
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
 from trainers.hlo import activations, variants
@@ -218,7 +219,8 @@ class Links:
 
     def __init__(self, e: Experiment, pod: Slice):
         self.layout, self.link, self.per_chip = e.layout, pod.chip.link, pod.chip.devices
-        self.found = torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
+        self.network = pod.chip.network
+        self.found = torus.assignment(e.layout.mesh_of_slice, pod.places, e.layout.torus)
         self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, pod.dims, pod.wrap, strict=False) if wraps}
 
     def _along(self, axes: Iterable[str]) -> dict[str, int]:
@@ -229,7 +231,12 @@ class Links:
         return along
 
     def seconds(self, size: float, axes: tuple[str, ...]) -> float:
-        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way."""
+        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way;
+        what is left of them after that, over the network between slices."""
+        if SLICE in axes:
+            inside = tuple(axis for axis in axes if axis != SLICE)
+            left = size / self.layout.num_shards(inside)
+            return self.seconds(size, inside) + left * (1 - 1 / self.layout.slices) / self.network
         n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0

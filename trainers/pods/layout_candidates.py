@@ -13,7 +13,7 @@ from models.execution import Execution
 from models.families import family_of
 from models.sharding import remat, torus
 from models.sharding.layout import Layout, LayoutError, Rules
-from models.sharding.layouts import Recipe, also
+from models.sharding.layouts import Recipe, also, over_slices
 from trainers.hlo import variants
 from trainers.hlo.activations import CARRY, activations
 from trainers.pods.bound import Work
@@ -46,7 +46,7 @@ def candidates(e: Experiment, pod: Slice) -> list[Candidate]:
 
 def describe(e: Experiment, pod: Slice) -> str:
     """Returns a short description of a plan: "two_d 256x8 data=yz model=x remat=full"."""
-    layout, placement = e.layout, torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
+    layout, placement = e.layout, torus.assignment(e.layout.mesh_of_slice, pod.places, e.layout.torus)
     words = [layout.name, "x".join(str(size) for _, size in layout.mesh)]
     for _, pipeline in layout.pipelines[-1:]:
         words += [f"m={pipeline.microbatches}", f"v={pipeline.chunks}"]
@@ -84,9 +84,10 @@ def _executions(e: Experiment) -> list[Execution]:
 
 
 def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:
-    own = [e.layout] if e.layout.devices == pod.devices else []
+    own = [e.layout] if (e.layout.devices, e.layout.slices) == (pod.devices, pod.slices) else []
     added = _added_rules(e)
-    for layout in itertools.chain(own, _flat(e, pod), _pipelined(e, pod)):
+    others = (over_slices(layout, pod.slices) for layout in itertools.chain(_flat(e, pod), _pipelined(e, pod)))
+    for layout in itertools.chain(own, others):
         if layout is not e.layout:
             mesh = dict(layout.mesh)
             kept = (item for item in added if all(axis in mesh for _, axes in item[1] for axis in axes))
@@ -105,17 +106,17 @@ def _searched(e: Experiment) -> list[Recipe]:
 def _flat(e: Experiment, pod: Slice) -> Iterator[Layout]:
     for recipe in _searched(e):
         for y in () if recipe.is_pipeline else _sizes(pod, recipe.largest):
-            yield recipe(pod.devices // y, y)
+            yield recipe(math.prod(pod.places) // y, y)
 
 
 def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
     """Yields pipelines with as many microbatches as divide the rows of a data shard."""
-    rows = e.data.batch_size // e.train.microbatches
+    rows = e.data.batch_size // e.train.microbatches // pod.slices
     for recipe in _searched(e):
         if not recipe.is_pipeline:
             continue
         for p, y in itertools.product(_sizes(pod, STAGES)[1:], _sizes(pod, recipe.largest)):
-            x, remainder = divmod(pod.devices, p * y)
+            x, remainder = divmod(math.prod(pod.places), p * y)
             m = max((p * k for k in range(2, MICROBATCHES + 1) if x and rows % (p * k * x) == 0), default=0)
             for v in recipe.chunks if m and not remainder else ():
                 layout = recipe(p, x, y)
@@ -126,15 +127,16 @@ def _pipelined(e: Experiment, pod: Slice) -> Iterator[Layout]:
 def _sizes(pod: Slice, limit: int) -> list[int]:
     """Returns sizes of a mesh axis: powers of two, also times 3 where a side has 12 chips."""
     odd = {d // (d & -d) for d in (1, *pod.dims)}
-    return [d for d in range(1, min(pod.devices, limit) + 1) if pod.devices % d == 0 and d // (d & -d) in odd]
+    devices = math.prod(pod.places)
+    return [d for d in range(1, min(devices, limit) + 1) if devices % d == 0 and d // (d & -d) in odd]
 
 
 def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
     """Returns the experiment's rules for single components beyond those of its family's layout."""
-    sizes = [size for _, size in e.layout.mesh]
+    sizes = [size for _, size in e.layout.mesh_of_slice]
     for recipe in family_of(e.model).layouts.values():
         if len(recipe.axes) == len(sizes):
-            base = recipe(*sizes)
+            base = over_slices(recipe(*sizes), e.layout.slices)
             if (base.mesh, base.rules) == (e.layout.mesh, e.layout.rules):
                 return [item for item in e.layout.components if item not in base.components]
     return []
@@ -158,11 +160,11 @@ def _placements(layout: Layout, pod: Slice) -> Iterator[Layout]:
     sides = dict(zip(torus.LETTERS, pod.places, strict=False))
 
     def shape(assignment: torus.Assignment) -> list:
-        return [sorted((sides[letter], n) for letter, n in assignment[axis]) for axis, _ in layout.mesh]
+        return [sorted((sides[letter], n) for letter, n in assignment[axis]) for axis, _ in layout.mesh_of_slice]
 
     try:
-        default = torus.assignment(layout.mesh, pod.places, layout.torus)
-        assignments = torus.assignments(layout.mesh, pod.places)
+        default = torus.assignment(layout.mesh_of_slice, pod.places, layout.torus)
+        assignments = torus.assignments(layout.mesh_of_slice, pod.places)
     except LayoutError:
         return
     yield layout
@@ -181,7 +183,7 @@ def _key(layout: Layout, pod: Slice) -> Any:
     def cutting(rules: Rules) -> tuple:
         return tuple((name, axes) for name, axes in plain(rules) if axes)
 
-    placement = torus.assignment(layout.mesh, pod.places, layout.torus)
+    placement = torus.assignment(layout.mesh_of_slice, pod.places, layout.torus)
     components = tuple((path, plain(rules)) for path, rules in layout.components)
-    mesh = tuple((size, placement[axis]) for axis, size in layout.mesh if size > 1)
+    mesh = tuple((size, placement[axis]) for axis, size in layout.mesh_of_slice if size > 1)
     return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced

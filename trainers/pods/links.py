@@ -6,7 +6,9 @@ A collective takes the time of its bytes on the links that carry them, and a fix
 - along a ring both links of a chip carry data; a part of a dimension is a line, and a chip at its end has one link;
 - an all-gather or a reduce-scatter uses rings along several dimensions at once, and an all-reduce is both in turn;
 - in an all-to-all, half of the bytes cross the middle of a ring over its two cuts: n / 8 of each chip's bytes on every link;
-- a permute's pairs are routed one dimension after the other, the shorter way round; the most loaded link decides.
+- a permute's pairs are routed one dimension after the other, the shorter way round; the most loaded link decides;
+- a sum over n slices is copied to each chip's host, 2 (n - 1) / n of it go over the network in each direction, as in a ring of
+  hosts, and the result is copied back, one after the other; latencies of that network are not known and not in it.
 
 The devices of a chip share its links: what both take part in travels to the chip once, what each does with its like at the same
 time travels twice. Between them is a connection six times as fast as a link (Google Cloud's page of TPU7x).
@@ -23,6 +25,7 @@ import numpy as np
 WITHIN = 6.0  # bandwidth between the devices of a chip, as a multiple of a link's
 
 Link = tuple[int, int]  # dimension of the torus, or one more within chips, and direction, 1 or -1: all links of that direction
+NETWORK: Link = (-1, 1)  # the network between slices
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,14 +60,21 @@ class Torus:
       link: bytes/s of a link in one direction.
       coordinates: coordinates of each device's chip, in the order of the mesh, equal for devices of one chip; those beyond the
         dimensions, which flat slices have, are ignored.
+      slices: how many slices the devices are of, one after the other: each has links of its own, and does what the others do.
       hop: latency in seconds from a chip to its neighbour.
     """
 
     def __init__(
-        self, dims: Sequence[int], wrap: Sequence[bool], link: float, coordinates: Sequence[Sequence[int]], hop: float = 1e-6
+        self,
+        dims: Sequence[int],
+        wrap: Sequence[bool],
+        link: float,
+        coordinates: Sequence[Sequence[int]],
+        slices: int = 1,
+        hop: float = 1e-6,
     ):
         self.dims, self.wrap, self.link, self.hop = tuple(dims), tuple(wrap), link, hop
-        self.chips = np.array(coordinates)[:, : len(self.dims)]  # [devices, dimensions]
+        self.chips = np.array(coordinates)[: len(coordinates) // slices, : len(self.dims)]  # [devices, dimensions], of one slice
         self.per_chip = max(1, len(self.chips) // math.prod(self.dims))  # devices
 
     def gather(self, group: Sequence[int], size: int, most: int = 3) -> Transfer:
@@ -95,6 +105,7 @@ class Torus:
 
     def permute(self, pairs: Sequence[Sequence[int]], size: int) -> Transfer:
         """Returns the transfer of `size` bytes from the first to the second device of each pair."""
+        pairs = [pair for pair in pairs if max(pair) < len(self.chips)]
         at, to = self.chips[np.array(pairs).T]  # [pairs, dimensions] each
         load = np.zeros((len(self.dims), 2, *self.dims))  # pairs over each chip's link: up, down
         distance = np.zeros(len(at), int)
@@ -138,3 +149,12 @@ class Torus:
     def _links(self, sides: Sequence[_Side], on_chip: int) -> frozenset[Link]:
         dims = [side.dim for side in sides] + [len(self.dims)] * (on_chip > 1)
         return frozenset((dim, direction) for dim in dims for direction in (1, -1))
+
+
+def between_slices(size: int, slices: int, network: float, host_link: float) -> Transfer:
+    """Returns the transfer of a sum of `size` bytes of each device over slices.
+
+    Args:
+      network, host_link: bytes/s of a device's share of its host's network, and between a device and its host, in one direction.
+    """
+    return Transfer(2 * size * (1 - 1 / slices) / network + 2 * size / host_link, frozenset({NETWORK}))

@@ -30,6 +30,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from models.sharding.layout import SLICE
 from trainers.hlo.formatting import percent, seconds, short, size
 from trainers.pods.drawings import axis_class, parts_of, torus
 from trainers.pods.trace import LANES, Span, tracks
@@ -234,12 +235,14 @@ def placement(r: Report) -> dict[str, Any]:
     caption = f"The slice that is modelled, dots for its chips, with the mesh axes beside the torus axes they lie along; {links}."
     return {
         "picture": torus(dims, wrap, mesh, assignment),
-        "axes": [(axis_class(mesh, name), name, n, _torus_axes(assignment.get(name), dims)) for name, n in mesh.items()],
+        "axes": [(axis_class(mesh, name), name, n, _place(name, assignment.get(name), dims)) for name, n in mesh.items()],
         "caption": caption if max(dims) > 1 else "The slice that is modelled is one chip, without links.",
     }
 
 
-def _torus_axes(assigned: str | None, dims: Sequence[int]) -> str:
+def _place(name: str, assigned: str | None, dims: Sequence[int]) -> str:
+    if name == SLICE:
+        return "over the network between slices"
     parts = parts_of(assigned, dims)
     sides = dict(zip("xyz", dims, strict=False))
     words = [f"{letter}" if n == sides[letter] else f"{n} of {letter}’s {sides[letter]}" for letter, n in parts]

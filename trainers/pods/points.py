@@ -150,8 +150,8 @@ def _recipe(
     quantization: Quantization = "none",
     **model: Any,
 ) -> Experiment:
-    """A recipe of tpu-recipes, MaxText under FSDP over all devices: a mixture's experts are gathered as all other weights are, and
-    its tokens stay where they are.
+    """A recipe of tpu-recipes, MaxText under FSDP over all devices: a mixture's experts are gathered as all other weights are,
+    and its tokens stay where they are.
 
     Logits in four parts were chosen here, so that they fit; most recipes compute them whole.
 

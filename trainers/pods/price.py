@@ -1,14 +1,15 @@
 """The time of a training step on a slice of a pod, modelled from its compiled program: nothing is run, no TPU is needed.
 
 The compiler notes its own estimate of cycles for nearly everything that a core computes. It has none for collectives, priced by
-their bytes and the bandwidth of links (trainers.pods.links), none for copies between memories, priced by their bytes and the
-bandwidth of the main memory, or of the link to the host, none for gathers of rows, priced by what they read and write in the main
-memory, and none for Pallas kernels, priced by their FLOPs at a declared share of the peak. Instructions run in the order of the
-text (trainers.pods.simulation). Instructions without a price are listed as problems, never silently left out.
+their bytes and the bandwidth of links and of the network between slices (trainers.pods.links), none for copies between
+memories, priced by their bytes and the bandwidth of the main memory, or of the link to the host, none for gathers of rows,
+priced by what they read and write in the main memory, and none for Pallas kernels, priced by their FLOPs at a declared share of
+the peak. Instructions run in the order of the text (trainers.pods.simulation). Instructions without a price are listed as
+problems, never silently left out.
 
 Sorts, and gathers and scatters of single numbers, have no estimate either. They count as unpriced, by the bytes in main memory
 that they touch, which is too little where numbers are many. Not modelled: copies and collectives slowing the core down, barriers,
-launches, input, networks between slices.
+launches, input, slices that wait for each other.
 """
 
 import dataclasses
@@ -19,10 +20,10 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 from trainers.hlo import collectives, products
-from trainers.hlo.collectives import KINDS, UNREAD, Collective
+from trainers.hlo.collectives import KINDS, NETWORK, UNREAD, Collective
 from trainers.hlo.parsing import HOST, Computation, HloError, Instruction, Program, phase
 from trainers.hlo.trip_counts import Node, Site, tree
-from trainers.pods.links import Torus, Transfer
+from trainers.pods.links import Torus, Transfer, between_slices
 from trainers.pods.simulation import Choice, Loop, Row, Run, Simulation, Span, Start, Step, Wait, Work
 from trainers.runtime.chips import Slice
 
@@ -43,7 +44,7 @@ _FREE = {
     "add-dependency",
     "domain",
 }
-_FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound"}
+_FREE_TARGETS = {"AllocateBuffer", "ConcatBitcast", "AssumeGatherIndicesInBound", "SliceId"}
 _CLEAR_TARGETS = {"ZeroCrop"}  # zeroes the padding beyond an array's end in place: at most its bytes
 _MOVES = {"copy", "slice", "dynamic-slice", "dynamic-update-slice", "concatenate"}
 _WRITES = {"copy", "dynamic-update-slice"}  # of these the first array is what is written; of others, what is read
@@ -53,6 +54,7 @@ _SMALL = 2**20  # bytes; instructions up to this size without an estimate are fr
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _ALGORITHM = re.compile(r'"collective_algorithm_config":\{"emitter":"(\w*)".*', re.S)
 _COLORS = re.compile(r"colors:(\d+)")
+_RENDEZVOUS = re.compile(r'_xla_host_transfer_rendezvous="([^"]*)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +112,7 @@ def price(
       mesh: sizes by axis name, major first.
       kernel_efficiency: share of the peak at which Pallas kernels run.
     """
-    torus = Torus(slice.dims, slice.wrap, slice.chip.link, coordinates)
+    torus = Torus(slice.dims, slice.wrap, slice.chip.link, coordinates, slice.slices)
     reader = _Reader(program, slice, torus, mesh, kernel_efficiency)
     simulation = Simulation()
     simulation.run(reader.steps(tree(program)))
@@ -148,7 +150,7 @@ class _Reader:
                 case "call":
                     return self.steps(node.inside)
                 case "send" | "recv" | "send-done" | "recv-done":
-                    raise HloError(f"%{i.name}: {i.opcode} has no price")
+                    return self._between_slices(node.site)
                 case "async-update":
                     self.keys[i.name] = self._key(i)
                     return []
@@ -166,6 +168,15 @@ class _Reader:
         except HloError as e:
             self.problems.append(str(e))
             return []
+
+    def _between_slices(self, site: Site) -> Sequence[Step]:
+        """Returns the step of an exchange between slices: it begins with the send, and is over where its result is received."""
+        i = site.instruction
+        if NETWORK not in i.suffix:
+            raise HloError(f"%{i.name}: {i.opcode} has no price")
+        if i.opcode == "send":
+            return [Start(self._transfer(site), _rendezvous(i))]
+        return [Wait(_rendezvous(self._around(site)[i.operands[0]]), i.name)] if i.opcode == "recv-done" else []
 
     def _key(self, i: Instruction) -> str:
         return self.keys.get(i.operands[0], i.operands[0])
@@ -279,7 +290,10 @@ class _Reader:
         """Returns the work of a collective; `several` if the enclosing fusion has others."""
         collective = collectives.read(self.program, site, self.mesh, strict=False)
         issuer = next((c for c in site.callers if c.name == collective.name), site.instruction)
-        transfer = self._on_torus(collective, site.instruction.suffix, issuer.suffix)
+        if site.instruction.opcode == "send":
+            transfer = between_slices(collective.bytes, collective.size, self.chip.network, self.chip.host_link)
+        else:
+            transfer = self._on_torus(collective, site.instruction.suffix, issuer.suffix)
         row = Row(
             name=site.instruction.name if several else collective.name,
             kind=collective.kind,
@@ -321,6 +335,14 @@ def _rows_moved(site: Site) -> int:
     (shape,) = i.shapes
     row = math.prod(int(n) for n in re.findall(r"\d+", i.attributes["slice_sizes"]))
     return 2 * shape.bytes if row * shape.bytes >= _ROW * shape.size else 0
+
+
+def _rendezvous(i: Instruction) -> str:
+    """Returns the name that a send and the receipt of its result share; raises HloError where none is noted."""
+    match = _RENDEZVOUS.search(i.suffix)
+    if not match:
+        raise HloError(f"%{i.name}: {i.opcode} of another place in the program has no price")
+    return match[1]
 
 
 def _label(op_name: str, name: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from configs.experiment import Experiment
 from configs.pods import PODS
 from models.sharding import torus
+from models.sharding.layout import SLICE
 from models.sharding.pipelines.gpipe import schedules
 from trainers.hlo import model_flops, parsing
 from trainers.hlo.collectives import KINDS
@@ -62,7 +63,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     parts = {name: seconds * useful for name, seconds in busy.items()}
     parts |= {"bubble": bubble_s, "communication": priced.exposed_s}
     parts |= {"memory": priced.exposed["dma"], "host": priced.exposed["host"], "unpriced": priced.exposed["unpriced"]}
-    assignment = torus.assignment(e.layout.mesh, pod.places, e.layout.torus)
+    assignment = torus.assignment(e.layout.mesh_of_slice, pod.places, e.layout.torus)
     return {
         "experiment": e.name,
         "topology": str(pod),
@@ -189,7 +190,8 @@ def bubble_share(plan: Plan) -> float:
 def as_text(report: dict[str, Any]) -> str:
     """Returns a report as text."""
     placement = ", ".join(
-        f"{axis} {size} along {report['assignment'][axis] or 'no axis'}" for axis, size in report["mesh"].items()
+        f"{axis} {size} {'over the network' if axis == SLICE else 'along ' + (report['assignment'][axis] or 'no axis')}"
+        for axis, size in report["mesh"].items()
     )
     step = report["modelled_step_s"]
     chips = f"{report['chips']} chips" + (f", {report['devices']} devices" if report["devices"] > report["chips"] else "")

@@ -27,17 +27,17 @@ class DoesNotFit(PodError):
 
 
 def devices(pod: Slice) -> list[Any]:
-    """Returns the compile-only devices of a slice's chips; raises PodError for a slice that the compiler does not know."""
+    """Returns the compile-only devices of all slices' chips; raises PodError for a slice that the compiler does not know."""
     chip, dims = pod.chip, pod.dims
     hosts = (2, 2, 1) if all(d % 2 == 0 for d in dims[:2]) else (1, 1, 1)
     wrap = pod.wrap if chip.torus == 3 else (*pod.wrap, False)
     try:
         description = topologies.get_topology_desc(
-            topology_name=str(pod),
+            topology_name=pod.name,
             platform="tpu",
             chip_config_name=chip.config,
             chips_per_host_bounds=hosts,
-            num_slices=1,
+            num_slices=pod.slices,
             wrap=wrap,
         )
     except Exception as error:  # JAX raises the library's errors unchanged

@@ -3,9 +3,10 @@
 Peaks, memories and bandwidths are Google Cloud's published figures (its TPU pages and JAX's hardware table); clocks are implied
 by peaks: v4's 2 cores x 4 matrix units x 128 x 128 x 2 x 1.05 GHz are 275 TFLOP/s, and four units of 256 x 256 in each of the two
 devices of a tpu7x reach 1,153.5 at 2.2 GHz. Links to hosts: "How to Scale Your Model" (jax-ml.github.io/scaling-book), part 2:
-15 GB/s a chip, 32 GB/s on v6e; that of tpu7x is not published and taken to be the same. Hosts' memories are those of Google's
-virtual machines with all chips of a host, 407, 384, 448, 1,440 and 960 GB for 4, 8, 4, 8 and 4 chips; all but v5e's and tpu7x's
-are from memory.
+15 GB/s a chip, 32 GB/s on v6e; that of tpu7x is not published and taken to be the same. The network between hosts: 25 GB/s a host
+of 4 chips in each direction, as there; v5e's and v6e's pages have two and four NICs for 8 chips, of 100 and 200 Gbit/s; tpu7x is
+taken to be like v5p. Hosts' memories are those of Google's virtual machines with all chips of a host, 407, 384, 448, 1,440 and
+960 GB for 4, 8, 4, 8 and 4 chips; all but v5e's and tpu7x's are from memory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from configs.experiment import Experiment
 from configs.pods import PODS
 from models.errors import UserError, nearest
+from models.sharding.layout import split_slices
 
 if TYPE_CHECKING:
     import jax
@@ -42,6 +44,7 @@ class Chip:
       link: bytes/s of one link between chips, in one direction; the devices of a chip share it.
       host_link: bytes/s between a device and its host, in one direction.
       host_memory: bytes of the host's memory for each of its devices.
+      network: bytes/s of the data-centre network for each device of a host, in one direction.
       torus: dimensions of the network of chips.
       config: the compiler's name of the chip's configuration: "megacore" for v4 and v5p, whose two cores act as one.
       options: compiler options, by the name of the set.
@@ -57,6 +60,7 @@ class Chip:
     link: float
     host_link: float
     host_memory: float
+    network: float
     torus: int
     config: str
     options: Mapping[str, Options]
@@ -111,12 +115,16 @@ _V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, *
 CHIPS = {
     chip.name: chip
     for chip in (
-        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 3, "megacore", _SETS),
-        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 2, "default", _V5E, 1, {"int8": 394e12}),
-        Chip("v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 3, "megacore", _V5P, 1, {"int8": 918e12}),
-        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 1440e9 / 8, 2, "default", _V6E, 1, {"int8": 1836e12}),
-        # Half of a chip of 2,307 TFLOP/s (4,614 in fp8), 192 GiB, 7,380 GB/s, and of its link to the host.
-        Chip("tpu7x", 1153.5e12, 2.2e9, 94.74 * GIB, 3690e9, 90e9, 16e9, 960e9 / 8, 3, "default", _V7X, 2, {"fp8": 2307e12}),
+        Chip("v4", 275e12, 1.05e9, 30.75 * GIB, 1228e9, 45e9, 15e9, 407e9 / 4, 25e9 / 4, 3, "megacore", _SETS),
+        Chip("v5e", 197e12, 1.5e9, 15.75 * GIB, 819e9, 45e9, 15e9, 384e9 / 8, 25e9 / 8, 2, "default", _V5E, 1, {"int8": 394e12}),
+        Chip(
+            "v5p", 459e12, 1.75e9, 95.74 * GIB, 2765e9, 90e9, 15e9, 448e9 / 4, 25e9 / 4, 3, "megacore", _V5P, 1, {"int8": 918e12}
+        ),
+        Chip("v6e", 918e12, 1.75e9, 31.25 * GIB, 1640e9, 90e9, 32e9, 180e9, 100e9 / 8, 2, "default", _V6E, 1, {"int8": 1836e12}),
+        # Half of a chip of 2,307 TFLOP/s (4,614 in fp8), 192 GiB, 7,380 GB/s, and of its link to the host and to the network.
+        Chip(
+            "tpu7x", 1153.5e12, 2.2e9, 94.74 * GIB, 3690e9, 90e9, 16e9, 120e9, 25e9 / 8, 3, "default", _V7X, 2, {"fp8": 2307e12}
+        ),
     )
 }
 
@@ -135,17 +143,26 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Slice:
-    """A slice of a pod: chips of one generation in a torus; `str()` is its name, "v4:8x16x16"."""
+    """A slice of a pod, chips of one generation in a torus, or several equal ones, which the data-centre network joins.
+
+    `str()` is its name: "v4:8x16x16", or "2xv6e:16x16" of two slices. `name` is that of one of them.
+    """
 
     chip: Chip
     dims: tuple[int, ...]
+    slices: int = 1
 
     def __str__(self) -> str:
+        return f"{self.slices}x{self.name}" if self.slices > 1 else self.name
+
+    @property
+    def name(self) -> str:
         return f"{self.chip.name}:{'x'.join(map(str, self.dims))}"
 
     @property
     def chips(self) -> int:
-        return math.prod(self.dims)
+        """Returns the number of chips of all slices."""
+        return self.slices * math.prod(self.dims)
 
     @property
     def devices(self) -> int:
@@ -162,8 +179,9 @@ class Slice:
 
 
 def parse_slice(text: str) -> Slice:
-    """Reads "v4:8x16x16" or, in two dimensions, "v5e:16x16"; raises PodError."""
-    name, _, shape = text.partition(":")
+    """Reads "v4:8x16x16" or, in two dimensions, "v5e:16x16", or of several slices "2xv6e:16x16"; raises PodError."""
+    slices, one = split_slices(text)
+    name, _, shape = one.partition(":")
     if name not in CHIPS:
         raise PodError(f"--topology {text!r}: no TPU generation {name!r}{nearest(name, CHIPS)}")
     chip = CHIPS[name]
@@ -171,12 +189,13 @@ def parse_slice(text: str) -> Slice:
     dims = shape.split("x")
     if len(dims) != chip.torus or not all(d.isdecimal() and int(d) for d in dims):
         raise PodError(f"--topology {text!r}: a {name} slice has {chip.torus} dimensions, as {name}:{form}")
-    return Slice(chip, tuple(int(d) for d in dims))
+    return Slice(chip, tuple(int(d) for d in dims), slices)
 
 
-def usual_slice(chip: Chip, devices: int) -> Slice:
-    """Returns the slice of this many devices nearest to a cube, with multiples of 4 if there are enough; raises PodError."""
-    chips, remainder = divmod(devices, chip.devices)
+def usual_slice(chip: Chip, devices: int, slices: int = 1) -> Slice:
+    """Returns the slice of this many devices nearest to a cube, with multiples of 4 if there are enough, or so many slices that
+    have these devices together; raises PodError."""
+    chips, remainder = divmod(devices // slices, chip.devices)
     unit = 4 if chips >= 4**chip.torus else 1
     sides = [d for d in range(1, chips + 1) if chips % d == 0 and (d % unit == 0 or d == 1)]
     shapes = (
@@ -190,8 +209,8 @@ def usual_slice(chip: Chip, devices: int) -> Slice:
         else [(a, chips // a) for a in sides if a <= chips // a and chips // a in sides]
     )
     if not shapes or remainder:
-        raise PodError(f"no {chip.name} slice of {devices} devices; name one with --topology")
-    return Slice(chip, min(shapes, key=sum))
+        raise PodError(f"no {chip.name} slice of {devices // slices} devices; name one with --topology")
+    return Slice(chip, min(shapes, key=sum), slices)
 
 
 # --- compiler options ---------------------------------------------------------------------------------------------

@@ -3,15 +3,18 @@
 import ast
 import dataclasses
 import importlib
+import itertools
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import pytest
 from jax.sharding import PartitionSpec
 
 from configs import registry
-from models.sharding.component import Component, make_mesh
+from models.sharding.component import Component, _by_slice, make_mesh
 from models.sharding.layout import AXES, Layout, LayoutError, rules
+from models.sharding.layouts import LAYOUTS, over_slices
 from models.sharding.params import describe
 from trainers.plan import abstract_model, make_plan
 
@@ -92,6 +95,42 @@ def test_a_mesh_of_another_size_than_the_devices_is_refused():
     """The error gives both numbers."""
     text = message(lambda: make_mesh(layout(), jax.devices()[:6]))
     assert "needs 8 devices" in text and "6 are here" in text
+
+
+def test_slices_have_the_same_weights_and_other_rows():
+    """Whatever cuts rows cuts them over slices too, in components as well, and nothing else is cut over them. Devices that know
+    no slices are taken in blocks."""
+    two = over_slices(layout(rules=rules(batch="data", mlp="model"), components=(("decoder", rules(batch=())),)), 2)
+    assert two.mesh == (("slice", 2), *MESH) and two.mesh_of_slice == MESH and (two.name, two.slices) == ("2xmine", 2)
+    assert Component(two).spec(("batch", "mlp")) == PartitionSpec(("slice", "data"), "model")
+    assert Component(two, "decoder").spec(("batch",)) == PartitionSpec("slice")
+    devices = make_mesh(over_slices(LAYOUTS["fully_sharded"](2, 2), 2), jax.devices()[:8]).devices
+    assert [[d.id for d in block.flat] for block in devices] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+
+
+def test_tpus_of_another_number_of_slices_are_refused():
+    """Otherwise layers would be cut over the network between slices. The devices of a slice lie along its torus."""
+    at = itertools.product(range(2), range(2), range(2))
+    tpus = [SimpleNamespace(platform="tpu", process_index=i, slice_index=i, coords=(x, y, 0)) for x, y, i in at]
+    one = LAYOUTS["fully_sharded"](8, 1)
+    assert "is for 1 slice, but the devices are of 2" in message(lambda: make_mesh(one, tpus))
+    two = over_slices(LAYOUTS["fully_sharded"](4, 1), 2)
+    devices = _by_slice(two, tpus)
+    assert [[d.slice_index for d in block] for block in devices] == [[0] * 4, [1] * 4]
+    assert "is for 2 slices, but the devices are of 1" in message(lambda: make_mesh(two, [tpus[0]] * 8))
+
+
+@pytest.mark.parametrize(
+    ("mesh", "cut", "parts"),
+    [
+        ((("slice", 2), ("data", 4)), rules(embed=("slice", "data")), ["'embed'", "'slice'", "batch, group, expert_group"]),
+        ((("data", 4), ("slice", 2)), rules(batch=("data", "slice")), ["'slice' must be the first of ['data', 'slice']"]),
+    ],
+)
+def test_what_makes_no_sense_between_slices_is_refused(mesh, cut, parts):
+    """A weight that is gathered over the network at each layer; neighbours on the torus in different slices."""
+    text = message(lambda: Layout(name="mine", mesh=mesh, rules=cut))
+    assert all(part in text for part in parts), text
 
 
 def test_a_batch_that_the_mesh_does_not_divide_is_refused():

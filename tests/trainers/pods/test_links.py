@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from trainers.pods.links import Torus
+from trainers.pods.links import Torus, between_slices
 from trainers.runtime.chips import parse_slice
 
 US = 1e-6  # also what a hop takes
@@ -46,6 +46,15 @@ def test_an_all_reduce_is_two_gathers():
 def test_exchanges(group, us):
     """An all-to-all takes n / 8 of a device's bytes over a ring of n, n / 4 over a line, and as long as its longest dimension."""
     assert BOX.all_to_all(group, 8 * KB).seconds == pytest.approx(us * US)
+
+
+@pytest.mark.parametrize(("slices", "us"), [(2, 8 + 16), (4, 12 + 16)])
+def test_a_sum_over_slices(slices, us):
+    """A chip of two slices sends 8 kB of 8, twice a half, of four 12, twice three quarters, and all go to the host and back; no
+    link of the torus is occupied."""
+    result = between_slices(8 * KB, slices, network=1e9, host_link=1e9)
+    assert result.seconds == pytest.approx(us * US)
+    assert not result.links.intersection(BOX.all_reduce(tuple(range(32)), KB).links)
 
 
 def test_an_exchange_along_a_longer_ring_takes_longer():

@@ -261,6 +261,42 @@ def test_a_wrapped_collective():
     assert parts(result) == {"step": 5, "vector": 1, "exposed": 4} and not result.problems
 
 
+def between_slices(kind: str = "ALL_REDUCE") -> tuple[str, str, str, str]:
+    """A sum of %x, 2 kB, over two slices: its send, the beginning of its receipt, and the ends of both."""
+    handler = '_xla_host_transfer_handler_name="xla_megascale_runtime"'
+    noted = (
+        f'{handler},_xla_host_transfer_rendezvous="ar.1",_xla_megascale_target="{{1,2}}x{{0:31}}",_xla_megascale_transfer_type='
+    )
+    attributes = f'is_host_transfer=true, frontend_attributes={{{noted}"{kind}"}}'
+    return (
+        f"%s = (f32[500]{{0}}, u32[], token[]) send(%x, %t), channel_id=2, {attributes}",
+        f"%r = (f32[500]{{0}}, u32[], token[]) recv(%t), channel_id=1, {attributes}",
+        f"%sd = token[] send-done(%s), channel_id=2, frontend_attributes={{{handler}}}",
+        f"%rd = (f32[500]{{0}}, token[]) recv-done(%r), channel_id=1, frontend_attributes={{{handler}}}",
+    )
+
+
+@pytest.mark.parametrize(("product", "exposed"), [(30, 0), (10, 14), (0, 24)])
+def test_a_sum_over_slices(product, exposed):
+    """A sum of 2 kB takes 20 us over the network and 2 each to the host and back; it begins with the send, and the step waits
+    for what is left where its result is received. Collectives inside a slice are those of one slice, whose program this is."""
+    send, receive, *done = between_slices()
+    p = program("%t = token[] after-all()", send, receive, vector("v", product), *done, GATHER.format(name="g", groups=X))
+    result = price_of(p, slices=2)
+    assert not result.problems
+    assert by_axes(result) == pytest.approx({("all-reduce", ("slice",)): exposed * US, ("all-gather", ("x",)): 5 * US})
+    assert us(result.step_s) == product + exposed + 5
+    row = next(row for row in result.rows if row.kind == "all-reduce")
+    assert (row.name, row.bytes, us(row.seconds)) == ("s", 2000, 24)
+
+
+def test_what_is_no_sum_over_slices_is_a_problem():
+    """Layouts cut rows alone over slices, of which only sums are needed."""
+    send, receive, *done = between_slices("ALL_GATHER")
+    result = priced("%t = token[] after-all()", send, receive, *done)
+    assert result.problems[0] == "%s: ALL_GATHER between slices is not known here, only ALL_REDUCE"
+
+
 def test_copies_between_memories():
     """Copies take the memory's bandwidth beside the computation, one after the other; a slice takes its own bytes."""
     result = priced(

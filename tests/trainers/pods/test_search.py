@@ -108,6 +108,19 @@ def test_sizes_take_up_the_threes_of_a_side():
     assert sizes == {1, 2, 3, 6}
 
 
+def test_candidates_of_several_slices_are_those_of_one(small):
+    """Each slice is cut as one alone would be, and has as many rows of a batch twice as large; sums of gradients take longer."""
+    two = dataclasses.replace(small, data=dataclasses.replace(small.data, batch_size=2 * small.data.batch_size))
+    pair = dataclasses.replace(FOUR, slices=2)
+    alone, together = candidates(small, FOUR), candidates(two, pair)
+    assert {f"2x{c.experiment.layout.name}" for c in alone} == {c.experiment.layout.name for c in together}
+    one, both = (
+        next(c.experiment for c in plans if c.experiment.layout.name.endswith("fully_sharded")) for plans in (alone, together)
+    )
+    assert both.layout.mesh == (("slice", 2), *one.layout.mesh)
+    assert bound(both, pair).step_s > bound(one, FOUR).step_s
+
+
 def test_distance_counts_doublings_and_tells_layouts_apart(encoder):
     """Names say nothing: the encoder's own layout is two_d."""
     other = dataclasses.replace(encoder, layout=dataclasses.replace(encoder.layout, mesh=(("data", 64), ("model", 32))))

@@ -91,6 +91,8 @@ def test_slices_are_named_and_checked():
     assert str(parse_slice("v4:8x16x16")) == "v4:8x16x16" and parse_slice("v4:8x16x16").wrap == (True, True, True)
     assert parse_slice("v4:2x2x1").wrap == (False, False, False)
     assert parse_slice("v5e:16x16").wrap == (True, True)
+    two = parse_slice("2xv6e:16x16")
+    assert (str(two), two.name, two.chips, two.slices, two.wrap) == ("2xv6e:16x16", "v6e:16x16", 512, 2, (True, True))
     for text, message in (("v4:8x16", "3 dimensions, as v4:4x4x4"), ("v5:4x4", "did you mean 'v5"), ("v6e:4x0", "2 dimensions")):
         with pytest.raises(PodError, match=message):
             parse_slice(text)
@@ -103,6 +105,7 @@ def test_the_usual_slice_is_the_nearest_to_a_cube():
     assert [usual_slice(CHIPS["v4"], n).dims for n in (4, 64, 192, 2048)] == [(1, 2, 2), (4, 4, 4), (4, 4, 12), (8, 16, 16)]
     assert usual_slice(CHIPS["v5e"], 256).dims == (16, 16)
     assert usual_slice(CHIPS["tpu7x"], 128).dims == (4, 4, 4)  # two devices a chip
+    assert str(usual_slice(CHIPS["v5e"], 512, slices=2)) == "2xv5e:16x16"
     with pytest.raises(PodError, match="no tpu7x slice of 7 devices"):
         usual_slice(CHIPS["tpu7x"], 7)
     with pytest.raises(PodError, match="no v4 slice of 66 devices"):
