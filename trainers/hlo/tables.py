@@ -50,6 +50,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         **({"convention": convention} if (convention := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
+        "padded": padded_dimensions(plan),
         "bytes_per_device": {"parameters": sum(t["bytes_per_device"] for t in tensors), "optimizer": optimizer_bytes(plan)},
     }
 
@@ -78,9 +79,36 @@ def optimizer_bytes(plan: Plan) -> int:
     """Returns the bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in plan.optimizer_specs().values():
-        shards = math.prod(plan.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
-        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // shards
+        cuts = [(axes,) if isinstance(axes, str) else axes or () for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
+        total += plan.experiment.layout.shard_size(leaf.shape, cuts) * np.dtype(leaf.dtype).itemsize
     return total
+
+
+def padded_dimensions(plan: Plan) -> list[dict[str, Any]]:
+    """Returns the dimensions of parameters, and of activations of a like name ("act_mlp"), that the layout pads."""
+    layout, rows = plan.experiment.layout, {}
+    for info in plan.parameters:
+        table = layout.resolve(info.scope.path)
+        for weight, size in zip(info.axes, info.shape, strict=True):
+            for name in {weight, f"act_{weight}"}.intersection(layout.pad):
+                shards = layout.num_shards(table.get(name, ()))
+                if size % shards:
+                    rows[name, size, shards] = {
+                        "name": name,
+                        "size": size,
+                        "padded": -(-size // shards) * shards,
+                        "shards": shards,
+                    }
+    return [rows[key] for key in sorted(rows)]
+
+
+def padding_text(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns `padded_dimensions` as a line, none where nothing is padded."""
+    texts = (
+        f"{r['name']} {r['size']:,} to {r['padded']:,} ({r['padded'] / r['size'] - 1:.2%}) over {r['shards']} shards"
+        for r in rows
+    )
+    return [f"padded: {', '.join(texts)}"] if rows else []
 
 
 def _rules(plan: Plan) -> dict[str, dict[str, str]]:
@@ -174,6 +202,7 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
         f"{description['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
         f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
     ]
+    lines += padding_text(description["padded"])
     if "collectives" in description:
         lines += ["", "Collectives of the compiled training step"]
         lines += [f"  {line}" for line in table(description["collectives"]["rows"])]
