@@ -148,7 +148,9 @@ class Plan:
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: of its sizes, layers in its order, adapters merged."""
-        return self.with_adapters(in_form(params, self.model_form.params, _schedules(self), to_layer_order))
+        return self.with_adapters(
+            in_form(params, self.model_form.params, self.model_form.params, _schedules(self), to_layer_order)
+        )
 
 
 def outputs_of(model: Model, e: Experiment) -> tuple[int, ...]:
@@ -317,12 +319,12 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
 def in_step_form(plan: Plan, state: State) -> State:
     """Returns a State as the step takes it, from one in the model's form, which it consumes."""
-    return in_form(state, plan.step_form, _schedules(plan), to_stage_order, consume=True)
+    return in_form(state, plan.step_form, plan.model_form, _schedules(plan), to_stage_order, consume=True)
 
 
 def in_model_form(plan: Plan, state: State) -> State:
     """Returns a State as it is stored, from one as the step takes it; arrays whose form is the same are not copied."""
-    return in_form(state, plan.model_form, _schedules(plan), to_layer_order)
+    return in_form(state, plan.model_form, plan.model_form, _schedules(plan), to_layer_order)
 
 
 def _schedules(plan: Plan) -> dict[str, Schedule]:

@@ -37,23 +37,27 @@ def on_device(tree: PyTree) -> PyTree:
     return jax.device_put(tree, jax.memory.Space.Device)
 
 
-def in_form(tree: PyTree, form: PyTree, schedules: Mapping[str, Schedule], order: Callable, *, consume: bool = False) -> PyTree:
+def in_form(
+    tree: PyTree, form: PyTree, own: PyTree, schedules: Mapping[str, Schedule], order: Callable, *, consume: bool = False
+) -> PyTree:
     """Returns parameters, or arrays that belong to them under their names, with layers in another order and of other sizes.
 
     Args:
       form: the arrays' shapes and shardings, as ShapeDtypeStructs; padding is added or cut off.
+      own: the same without padding, `form` itself where it is cut off.
       schedules: the schedules of the parameters whose layers move, by name.
       order: (array, schedule) -> array, models.sharding.pipelines.gpipe.
       consume: donates the arrays that move. Arrays that neither move nor change their size are not copied.
     """
     leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
-    arrays, forms = [x for _, x in leaves], treedef.flatten_up_to(form)
+    arrays, forms, owns = [x for _, x in leaves], treedef.flatten_up_to(form), treedef.flatten_up_to(own)
     # Scalars are shared by the layers.
     moving = {i: schedules.get(param_name(path)) if x.shape else None for i, (path, x) in enumerate(leaves)}
     moving = {i: s for i, s in moving.items() if s or arrays[i].shape != forms[i].shape}
     if moving:
         donated = tuple(n for n, i in enumerate(moving) if consume and arrays[i].shape == forms[i].shape)
-        moved = _moving(order, tuple(moving.values()), tuple(forms[i] for i in moving), donated)(*(arrays[i] for i in moving))
+        moves = tuple((s, forms[i], owns[i].sharding) for i, s in moving.items())
+        moved = _moving(order, moves, donated)(*(arrays[i] for i in moving))
         for i, x in zip(moving, moved, strict=True):
             arrays[i] = x
     return treedef.unflatten(arrays)
@@ -61,18 +65,26 @@ def in_form(tree: PyTree, form: PyTree, schedules: Mapping[str, Schedule], order
 
 @functools.cache
 def _moving(
-    order: Callable, schedules: tuple[Schedule | None, ...], forms: tuple[jax.ShapeDtypeStruct, ...], donated: tuple[int, ...]
+    order: Callable, moves: tuple[tuple[Schedule | None, jax.ShapeDtypeStruct, NamedSharding], ...], donated: tuple[int, ...]
 ) -> Callable:
     """Returns a program that gives arrays other orders and forms; cached, because a run stores and evaluates many times.
 
     All arrays are moved in one program: many small programs in flight can deadlock simulated devices.
     """
 
-    def move(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        moved = (order(x, s) if s else x for x, s in zip(on_device(arrays), schedules, strict=True))
-        return tuple(resized(x, form.shape) for x, form in zip(moved, forms, strict=True))
+    def move(x: jax.Array, schedule: Schedule | None, form: jax.ShapeDtypeStruct, own: NamedSharding) -> jax.Array:
+        x = order(x, schedule) if schedule else x
+        if x.shape == form.shape:
+            return x
+        # Cut in equal parts on either side: the partitioner copies unequal ones whole to every device before it cuts them anew.
+        cut = NamedSharding(own.mesh, own.spec)
+        x = jax.lax.with_sharding_constraint(x, cut)
+        return jax.lax.with_sharding_constraint(resized(x, form.shape), cut)
 
-    return jax.jit(move, out_shardings=tuple(form.sharding for form in forms), donate_argnums=donated)
+    def move_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(move(x, *how) for x, how in zip(on_device(arrays), moves, strict=True))
+
+    return jax.jit(move_all, out_shardings=tuple(form.sharding for _, form, _ in moves), donate_argnums=donated)
 
 
 def unpadded(tree: PyTree, like: PyTree, shardings: PyTree) -> PyTree:
@@ -83,7 +95,10 @@ def unpadded(tree: PyTree, like: PyTree, shardings: PyTree) -> PyTree:
     """
 
     def cut_off(x: jax.Array, own: Any, sharding: NamedSharding) -> jax.Array:
-        return x if x.shape == own.shape else jax.lax.with_sharding_constraint(resized(x, own.shape), sharding)
+        if x.shape == own.shape:
+            return x
+        # In the device's memory, wherever the array lies between steps.
+        return jax.lax.with_sharding_constraint(resized(x, own.shape), NamedSharding(sharding.mesh, sharding.spec))
 
     return jax.tree.map(cut_off, tree, like, shardings)
 

@@ -7,12 +7,13 @@ arrays of the model's own sizes; models, losses and optimizers therefore know no
 out has its own size, too, and is cut elsewhere (`even`).
 """
 
+import functools
 import math
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 Shape = tuple[int, ...]
 
@@ -40,15 +41,43 @@ def resized(x: Any, shape: Shape) -> jax.Array:
 
 
 def even(shape: Shape, sharding: NamedSharding) -> NamedSharding:
-    """Returns a sharding in equal parts: mesh axes that do not divide their dimension cut the last one that they do divide beside
-    its own axes, or none."""
-    cuts = _cuts(sharding, len(shape))
+    """Returns a sharding in equal parts on the same devices.
+
+    Each mesh axis is taken apart into axes of prime sizes. Those that do not divide their own dimension, behind the others, cut
+    the last dimension that they do divide, or none.
+    """
     if padded_shape(shape, sharding) == shape:
         return sharding
-    for i, axes in enumerate(cuts):
-        if shape[i] % _shards(sharding, axes):
-            cuts[i] = ()
-            fits = (j for j in reversed(range(len(shape))) if j != i and shape[j] % _shards(sharding, cuts[j] + axes) == 0)
-            if (j := next(fits, None)) is not None:
-                cuts[j] += axes
-    return NamedSharding(sharding.mesh, PartitionSpec(*(axes or None for axes in cuts)), memory_kind=sharding.memory_kind)
+    mesh, parts = _in_primes(sharding.mesh)
+    cuts: list[tuple[str, ...]] = [() for _ in shape]
+    moved = []
+
+    def divides(part: str, i: int) -> bool:
+        return shape[i] % math.prod(mesh.shape[axis] for axis in (*cuts[i], part)) == 0
+
+    for i, axes in enumerate(_cuts(sharding, len(shape))):
+        for part in (part for axis in axes for part in parts[axis]):
+            if divides(part, i):
+                cuts[i] += (part,)
+            else:
+                moved.append(part)
+    for part in moved:
+        if (i := next((i for i in reversed(range(len(shape))) if divides(part, i)), None)) is not None:
+            cuts[i] += (part,)
+    return NamedSharding(mesh, PartitionSpec(*(axes or None for axes in cuts)), memory_kind=sharding.memory_kind)
+
+
+@functools.cache
+def _in_primes(mesh: Mesh) -> tuple[Mesh, dict[str, list[str]]]:
+    """Returns (a mesh of the same devices with axes of prime sizes, their names by those of the axes that they are parts of)."""
+    sizes = {axis: _primes(size) for axis, size in mesh.shape.items()}
+    parts = {axis: [f"{axis}.{i}" for i in range(len(primes))] for axis, primes in sizes.items()}
+    names = [part for axis in parts for part in parts[axis]]
+    devices = mesh.devices.reshape([prime for primes in sizes.values() for prime in primes])
+    return Mesh(devices, names, axis_types=(AxisType.Auto,) * len(names)), parts
+
+
+def _primes(n: int) -> tuple[int, ...]:
+    """Returns the prime factors of a number, in order."""
+    first = next((p for p in range(2, n + 1) if n % p == 0), None)
+    return (first, *_primes(n // first)) if first else ()

@@ -1,7 +1,6 @@
 """Tables about an experiment: its parameters, their placement, and the communication of its compiled step."""
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -157,8 +156,8 @@ def expert_gathers(e: Experiment, collectives: Iterable[Collective]) -> int:
         """Returns the numbers of elements on one device when tensors are not cut by `gathered`, and in one layer of a stack."""
         result = set()
         for names, shape, path in tensors:
-            cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
-            size = math.prod(shape) // e.layout.num_shards(tuple(cut))
+            cuts = [tuple(axis for axis in axes if axis not in gathered) for axes in e.layout.cut(names, component=path)]
+            size = e.layout.shard_size(shape, cuts)
             result |= {size, size // shape[0]} if names[0] == "layers" else {size}
         return result
 
