@@ -22,7 +22,7 @@ def test_a_dimension_is_rounded_up_to_its_shards():
 
 
 def test_padding_is_zero_and_is_cut_off_again():
-    """What is cut off is what was filled in: the array comes back as it was, bit by bit."""
+    """Cutting off takes away what filling up has added: the array comes back as it was, bit by bit."""
     x = np.arange(6.0).reshape(2, 3) + 1
     wide = np.asarray(resized(x, (4, 4)))
     assert wide[2:].sum() == wide[:, 3:].sum() == 0
