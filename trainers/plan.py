@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -21,6 +21,7 @@ from models.families import ModelConfig, family_of
 from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Distils, Model
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
+from models.sharding.padding import even, padded_shape
 from models.sharding.params import ParamInfo, Params, components, describe, to_params, with_params
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.checks import check_pipelines
@@ -28,7 +29,7 @@ from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import lora
 from trainers.optimizers import transforms
-from trainers.state import State, reordered
+from trainers.state import State, in_form
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Plan:
       infos: ParamInfos by name; adapters of LoRA are among them.
       trained: names of the parameters that the run changes; the optimizer has no others.
       state: the abstract State.
-      shardings: a State of NamedShardings, None without a mesh.
+      shardings: a State of NamedShardings, None without a mesh; they cut some dimensions in unequal parts, where the layout pads.
       statistics: names of the running statistics that each step replaces.
     """
 
@@ -71,6 +72,19 @@ class Plan:
 
     def replicated(self) -> Any:
         return self.mesh and NamedSharding(self.mesh, PartitionSpec())
+
+    @functools.cached_property
+    def step_form(self) -> State:
+        """Returns the abstract State between steps: `state` with its shardings, padded to equal parts."""
+        return self._placed(lambda x, s: jax.ShapeDtypeStruct(padded_shape(x.shape, s), x.dtype, sharding=s))
+
+    @functools.cached_property
+    def model_form(self) -> State:
+        """Returns the abstract State as it is stored: `state` with shardings in equal parts."""
+        return self._placed(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=even(x.shape, s)))
+
+    def _placed(self, place: Callable[[Any, NamedSharding], jax.ShapeDtypeStruct]) -> State:
+        return jax.tree.map(place, self.state, self.shardings) if self.shardings else self.state
 
     def features(self) -> Features:
         """Returns the arrays of a batch: the data's, and a teacher's soft targets.
@@ -133,8 +147,10 @@ class Plan:
         return lora.in_place(params, self.experiment.train.finetune.lora, self.apart)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parameters as the model takes them: adapters merged, layers in its order."""
-        return reordered(self.with_adapters(params), _schedules(self), to_layer_order)
+        """Returns the parameters as the model takes them: of its sizes, layers in its order, adapters merged."""
+        return self.with_adapters(
+            in_form(params, self.model_form.params, self.model_form.params, _schedules(self), to_layer_order)
+        )
 
 
 def outputs_of(model: Model, e: Experiment) -> tuple[int, ...]:
@@ -157,11 +173,12 @@ def input_sharding(model: Model, name: str, feature: Feature, rows: int) -> Name
     """Returns the sharding of an input, by the rules of the component that reads it; None without a mesh.
 
     Raises:
-      LayoutError: its dimensions, or the rows, are not divisible as the rules say.
+      LayoutError: its dimensions, or the rows, are not divisible as the rules say, and are not padded either.
     """
     scope = model.scope.at(feature.component)
-    spec = scope.spec(("batch", *feature.axes), (rows, *feature.shape), tensor=f"input {name!r}")
-    return scope.mesh and NamedSharding(scope.mesh, spec)
+    shape = (rows, *feature.shape)
+    spec = scope.spec(("batch", *feature.axes), shape, tensor=f"input {name!r}")
+    return scope.mesh and even(shape, NamedSharding(scope.mesh, spec))
 
 
 def abstract_model(experiment: Experiment, mesh: Mesh | None = None) -> Model:
@@ -289,25 +306,25 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
     def drop_given(state: State) -> State:
         return dataclasses.replace(state, params={k: v for k, v in state.params.items() if k not in given})
 
-    shardings = plan.shardings and drop_given(plan.shardings)
+    shardings = plan.shardings and jax.tree.map(lambda x: x.sharding, drop_given(plan.model_form))
     # The key is an argument, so that runs with other seeds find the program in the cache; NumPy's array belongs to no device.
     key = np.asarray(jax.random.key_data(jax.random.key(plan.experiment.train.seed)))
     create = jax.jit(lambda key: drop_given(_fresh(plan, jax.random.wrap_key_data(key))), out_shardings=shardings)
     created = create(key)
-    return in_step_order(plan, dataclasses.replace(created, params=created.params | given))
+    return in_step_form(plan, dataclasses.replace(created, params=created.params | given))
 
 
-# --- the order of layers ------------------------------------------------------------------------------------------
+# --- the form of arrays -------------------------------------------------------------------------------------------
 
 
-def in_step_order(plan: Plan, state: State) -> State:
-    """Returns a State with layers in the order of the step, from one with layers in the model's order, which it consumes."""
-    return reordered(state, _schedules(plan), to_stage_order, consume=True)
+def in_step_form(plan: Plan, state: State) -> State:
+    """Returns a State as the step takes it, from one in the model's form, which it consumes."""
+    return in_form(state, plan.step_form, plan.model_form, _schedules(plan), to_stage_order, consume=True)
 
 
-def in_model_order(plan: Plan, state: State) -> State:
-    """Returns a State with layers in the model's order, as it is stored; arrays that have that order already are not copied."""
-    return reordered(state, _schedules(plan), to_layer_order)
+def in_model_form(plan: Plan, state: State) -> State:
+    """Returns a State as it is stored, from one as the step takes it; arrays whose form is the same are not copied."""
+    return in_form(state, plan.model_form, plan.model_form, _schedules(plan), to_layer_order)
 
 
 def _schedules(plan: Plan) -> dict[str, Schedule]:

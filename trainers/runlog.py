@@ -51,6 +51,7 @@ _LATER = frozenset(
     (
         *(f"train.distillation.{line}" for line in ('class: "Distillation"', 'teacher: ""', "weight: 0.25")),
         'execution.offload: "none"',
+        "layout.pad: []",
     )
 )
 

@@ -1,4 +1,4 @@
-"""The state of a run: parameters, optimizer state and step; the order of its layers, and the names of its arrays."""
+"""The state of a run: parameters, optimizer state and step; its form between steps, and the names of its arrays."""
 
 import dataclasses
 import functools
@@ -8,6 +8,7 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from models.sharding.padding import resized
 from models.sharding.params import param_name
 from models.sharding.pipelines.schedule import Schedule
 
@@ -20,8 +21,9 @@ class State:
     """A run's state: arrays, or in a Plan their shapes or shardings.
 
     `step` counts batches seen; `skipped` counts those whose update was not finite and was left out. `params` are arrays by
-    dotted name. They and their optimizer state have their layers in the order in which the step takes them
-    (models.sharding.pipelines.one_f_one_b.stage_schedule).
+    dotted name. Between steps they and their optimizer state have the form in which the step takes them: layers in the order of
+    stages (models.sharding.pipelines.one_f_one_b.stage_schedule), and dimensions padded (models.sharding.padding). They are
+    stored and evaluated in the model's form.
     """
 
     step: Any
@@ -35,39 +37,75 @@ def on_device(tree: PyTree) -> PyTree:
     return jax.device_put(tree, jax.memory.Space.Device)
 
 
-def reordered(tree: PyTree, schedules: Mapping[str, Schedule], order: Callable, *, consume: bool = False) -> PyTree:
-    """Returns parameters, or arrays that belong to them under their names, with layers in another order.
+def in_form(
+    tree: PyTree, form: PyTree, own: PyTree, schedules: Mapping[str, Schedule], order: Callable, *, consume: bool = False
+) -> PyTree:
+    """Returns parameters, or arrays that belong to them under their names, with layers in another order and of other sizes.
 
     Args:
-      schedules: the schedules of the parameters whose layers move, by name; other arrays are not copied.
+      form: the arrays' shapes and shardings, as ShapeDtypeStructs; padding is added or cut off.
+      own: the same without padding, `form` itself where it is cut off.
+      schedules: the schedules of the parameters whose layers move, by name.
       order: (array, schedule) -> array, models.sharding.pipelines.gpipe.
-      consume: donates the arrays that move.
+      consume: donates the arrays that move. Arrays that neither move nor change their size are not copied.
     """
-    leaves, form = jax.tree_util.tree_flatten_with_path(tree)
-    arrays = [x for _, x in leaves]
+    leaves, treedef = jax.tree_util.tree_flatten_with_path(tree)
+    arrays, forms, owns = [x for _, x in leaves], treedef.flatten_up_to(form), treedef.flatten_up_to(own)
     # Scalars are shared by the layers.
-    moving = {i: s for i, (path, x) in enumerate(leaves) if x.shape and (s := schedules.get(param_name(path)))}
+    moving = {i: schedules.get(param_name(path)) if x.shape else None for i, (path, x) in enumerate(leaves)}
+    moving = {i: s for i, s in moving.items() if s or arrays[i].shape != forms[i].shape}
     if moving:
-        shardings = tuple(arrays[i].sharding for i in moving)
-        moved = _reordering(order, tuple(moving.values()), shardings, consume)(*(arrays[i] for i in moving))
+        donated = tuple(n for n, i in enumerate(moving) if consume and arrays[i].shape == forms[i].shape)
+        moves = tuple((s, forms[i], owns[i].sharding) for i, s in moving.items())
+        moved = _moving(order, moves, donated)(*(arrays[i] for i in moving))
         for i, x in zip(moving, moved, strict=True):
             arrays[i] = x
-    return form.unflatten(arrays)
+    return treedef.unflatten(arrays)
 
 
 @functools.cache
-def _reordering(
-    order: Callable, schedules: tuple[Schedule, ...], shardings: tuple[NamedSharding, ...], consume: bool
+def _moving(
+    order: Callable, moves: tuple[tuple[Schedule | None, jax.ShapeDtypeStruct, NamedSharding], ...], donated: tuple[int, ...]
 ) -> Callable:
-    """Returns `order` as a program for arrays with these shardings; cached, because a run stores and evaluates many times.
+    """Returns a program that gives arrays other orders and forms; cached, because a run stores and evaluates many times.
 
-    All arrays are reordered in one program: many small programs in flight can deadlock simulated devices.
+    All arrays are moved in one program: many small programs in flight can deadlock simulated devices.
     """
 
-    def reorder(*arrays: jax.Array) -> tuple[jax.Array, ...]:
-        return tuple(order(x, s) for x, s in zip(on_device(arrays), schedules, strict=True))
+    def move(x: jax.Array, schedule: Schedule | None, form: jax.ShapeDtypeStruct, own: NamedSharding) -> jax.Array:
+        x = order(x, schedule) if schedule else x
+        if x.shape == form.shape:
+            return x
+        # Cut in equal parts on either side: the partitioner copies unequal ones whole to every device before it cuts them anew.
+        cut = NamedSharding(own.mesh, own.spec)
+        x = jax.lax.with_sharding_constraint(x, cut)
+        return jax.lax.with_sharding_constraint(resized(x, form.shape), cut)
 
-    return jax.jit(reorder, out_shardings=shardings, donate_argnums=range(len(schedules)) if consume else ())
+    def move_all(*arrays: jax.Array) -> tuple[jax.Array, ...]:
+        return tuple(move(x, *how) for x, how in zip(on_device(arrays), moves, strict=True))
+
+    return jax.jit(move_all, out_shardings=tuple(form.sharding for _, form, _ in moves), donate_argnums=donated)
+
+
+def unpadded(tree: PyTree, like: PyTree, shardings: PyTree) -> PyTree:
+    """Returns arrays of a jitted program without their padding; they stay cut where they lie, now in unequal parts.
+
+    Args:
+      like: abstract arrays of the sizes without padding.
+    """
+
+    def cut_off(x: jax.Array, own: Any, sharding: NamedSharding) -> jax.Array:
+        if x.shape == own.shape:
+            return x
+        # In the device's memory, wherever the array lies between steps.
+        return jax.lax.with_sharding_constraint(resized(x, own.shape), NamedSharding(sharding.mesh, sharding.spec))
+
+    return jax.tree.map(cut_off, tree, like, shardings)
+
+
+def padded(tree: PyTree, form: PyTree) -> PyTree:
+    """Returns arrays of a jitted program filled up with zeros to the shapes of `form`: the inverse of `unpadded`."""
+    return jax.tree.map(lambda x, own: x if x.shape == own.shape else resized(x, own.shape), tree, form)
 
 
 # --- by name -----------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from models.sharding.pipelines import one_f_one_b
 from trainers.optimizers.transforms import optimized
 from trainers.plan import Plan
 from trainers.runtime.chips import Options, compile_with, options_for
-from trainers.state import State, on_device
+from trainers.state import State, on_device, padded, unpadded
 
 Metrics = dict[str, jax.Array]
 
@@ -65,14 +65,18 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     rate = plan.learning_rate()
     seed = plan.experiment.train.seed
 
+    def own_sizes(tree: Any, part: str) -> Any:
+        return unpadded(tree, getattr(plan.state, part), getattr(plan.shardings, part)) if plan.shardings else tree
+
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
-        grads, loss = gradients(plan, state.params, batch, Context(key, state.step, training=True))
+        params = own_sizes(state.params, "params")
+        grads, loss = gradients(plan, params, batch, Context(key, state.step, training=True))
         if plan.shardings:  # gradients are cut as their parameters are, however the optimizer's state is cut
             grads = jax.lax.with_sharding_constraint(grads, plan.split_trained(plan.shardings.params)[0])
         norm = optax.global_norm(optimized(plan.split_trained(plan.infos)[0], grads))
         finite = jnp.isfinite(loss.value) & jnp.isfinite(norm)
-        trained, frozen = plan.split_trained(state.params)
+        trained, frozen = plan.split_trained(params)
 
         def if_finite(new, old):
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
@@ -80,15 +84,15 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
         with jax.named_scope("optimizer"):  # in the compiled program, names what belongs to it
             # `out_shardings` put it back.
             offloads = plan.experiment.execution.offloads_optimizer
-            before = on_device(state.optimizer) if offloads else state.optimizer
+            before = own_sizes(on_device(state.optimizer) if offloads else state.optimizer, "optimizer")
             updates, optimizer = plan.tx.update(grads, before, trained)
             changed: Any = optax.apply_updates(trained, updates)
             statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
-                params=if_finite(changed | frozen | statistics, state.params),
-                optimizer=if_finite(optimizer, before),
+                params=padded(if_finite(changed | frozen | statistics, params), plan.step_form.params),
+                optimizer=padded(if_finite(optimizer, before), plan.step_form.optimizer),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
             "loss": loss.value,
@@ -110,11 +114,6 @@ def compile_step(plan: Plan, options: Options | None = None) -> jax.stages.Compi
     Args:
       options: compiler options; by default those with which the experiment is planned on such devices.
     """
-
-    def placed(x, sharding):
-        return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
-
-    state = jax.tree.map(placed, plan.state, plan.shardings) if plan.mesh else plan.state
     if options is None:
         options = options_for(plan.experiment, list(plan.mesh.devices.flat)) if plan.mesh else {}
 
@@ -122,4 +121,4 @@ def compile_step(plan: Plan, options: Options | None = None) -> jax.stages.Compi
         if jax.process_index() == 0:
             print(line, file=sys.stderr, flush=True)
 
-    return compile_with(train_step(plan).lower(state, plan.batch_shapes()), options, say)
+    return compile_with(train_step(plan).lower(plan.step_form, plan.batch_shapes()), options, say)

@@ -36,9 +36,9 @@ class Component:
         """Returns the component of this path, in the same layout and on the same mesh."""
         return dataclasses.replace(self, path=path)
 
-    def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = ()) -> PartitionSpec:
-        """Returns the PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError."""
-        cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra)
+    def spec(self, names, shape=None, *, tensor: str = "an activation", extra: Rules = (), manual: bool = False) -> PartitionSpec:
+        """Returns the PartitionSpec of a tensor whose dimensions carry these logical names; raises LayoutError (`Layout.cut`)."""
+        cuts = self.layout.cut(names, shape, component=self.path, tensor=tensor, extra=extra, manual=manual)
         return PartitionSpec(*(axes[0] if len(axes) == 1 else axes or None for axes in cuts))
 
     @property

@@ -66,6 +66,12 @@ SLICE = "slice"
 mesh, and cuts rows and nothing else: gradients are summed over it, and no weight and no activation crosses it."""
 ROWS = ("batch", "group", "expert_group")  # the logical names of rows, which it may cut
 
+# Dimensions that a layout may pad. All others are cut into equal blocks by the code that computes with them.
+PADDABLE = (
+    *("embed", "mlp", "heads", "kv_heads", "labels", "vocab"),
+    *("act_embed", "act_mlp", "act_heads", "act_kv_heads", "act_vocab", "act_table"),
+)
+
 Axes = tuple[str, ...]  # mesh axes that cut one dimension together, major first; () leaves it whole
 Rules = tuple[tuple[str, Axes], ...]  # logical name -> mesh axes, sorted by name
 
@@ -125,6 +131,8 @@ class Layout:
       pipelines: (component path, Pipeline) of the components whose stack of layers runs in stages.
       balanced: rows of causal models are in zigzag order over the shards of "length" (models/parts/attention/mask.py), so that
         attention costs every device the same.
+      pad: logical names whose dimensions may be cut in unequal parts, of PADDABLE: the last device has fewer elements, or some
+        have none (models/sharding/padding.py).
       torus: (mesh axis, torus axes) pairs that place the mesh on a pod, as ("data", "yz"); see models/sharding/torus.py.
     """
 
@@ -135,6 +143,7 @@ class Layout:
     optimizer: Rules = ()
     pipelines: tuple[tuple[str, Pipeline], ...] = ()
     balanced: bool = False
+    pad: tuple[str, ...] = ()
     torus: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -150,6 +159,13 @@ class Layout:
         for scope, table in tables:
             for name, axes in table:
                 self._check_rule(scope, name, axes)
+        for name in self.pad:
+            if name not in AXES:
+                raise LayoutError(f"layout {self.name!r}, pad: no such logical name '{shortened(name)}'{nearest(name, PADDABLE)}")
+            if name not in PADDABLE:
+                raise LayoutError(
+                    f"layout {self.name!r}, pad: {name!r} cannot be padded; choose from {', '.join(sorted(PADDABLE))}"
+                )
         for path, _ in self.pipelines:
             if not self.resolve(path).get("layers"):
                 raise LayoutError(f"layout {self.name!r}: the pipeline of {path!r} needs a rule 'layers' -> its stages")
@@ -202,6 +218,7 @@ class Layout:
         component: str = "",
         tensor: str = "an activation",
         extra: Rules = (),
+        manual: bool = False,
     ) -> tuple[Axes, ...]:
         """Returns the mesh axes that cut each dimension of a tensor.
 
@@ -211,9 +228,10 @@ class Layout:
           component: the path of the component that owns the tensor.
           tensor: the tensor's name in errors.
           extra: axes to add to the component's rules (the optimizer's), where they are still free.
+          manual: whether the tensor goes into a shard_map, whose parts are equal, whatever the layout pads.
 
         Raises:
-          LayoutError: an unknown name, two dimensions on one mesh axis, or an indivisible dimension.
+          LayoutError: an unknown name, two dimensions on one mesh axis, or an indivisible dimension that is not padded.
         """
         table = self.resolve(component)
         scope = f"{tensor} {tuple(names)} of component {component or '(root)'!r}, layout {self.name!r}"
@@ -235,13 +253,18 @@ class Layout:
                     )
                 owner[axis] = name
         for name, axes, size in zip(names, cuts, shape or [0] * len(cuts), strict=True):
-            if size % self.num_shards(axes):
+            if size % self.num_shards(axes) and (manual or name not in self.pad):
                 below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.num_shards(axes))
                 raise LayoutError(
                     f"{scope}: {name!r} of size {size} is not divisible by the {self.num_shards(axes)} shards of rule "
                     f"{name!r} -> {axes}; the nearest that fits is {below}"
+                    + (f", or {name!r} in the layout's pad" if name in PADDABLE and not manual else "")
                 )
         return tuple(cuts)
+
+    def shard_size(self, shape: Sequence[int], cuts: Sequence[Axes]) -> int:
+        """Returns the elements of a tensor on one device, the padding of its dimensions included."""
+        return math.prod(-(-size // self.num_shards(axes)) for size, axes in zip(shape, cuts, strict=True))
 
     def pipeline(self, component: str) -> Pipeline | None:
         """Returns the pipeline of exactly this component, or None."""

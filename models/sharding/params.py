@@ -14,10 +14,11 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from models.sharding.component import Component
 from models.sharding.layout import LayoutError, Rules
+from models.sharding.padding import even
 from models.sharding.pipelines.gpipe import circular
 from models.sharding.remat import LAYER_IN, names
 from models.sharding.stacks import layer_scan
@@ -170,16 +171,19 @@ class ParamInfo:
     def spec(self, extra: Rules = ()) -> PartitionSpec:
         return self.scope.spec(self.axes, self.shape, tensor=self.name, extra=extra)
 
+    def placement(self, mesh: Mesh) -> NamedSharding:
+        """Returns the sharding with which a parameter of its own size is read, stored and served."""
+        return even(self.shape, NamedSharding(mesh, self.spec()))
+
     @property
     def size(self) -> int:
         return math.prod(self.shape)
 
     @property
     def shard_size(self) -> int:
-        """Elements of this parameter on one device."""
+        """Elements of this parameter on one device, padding included."""
         layout = self.scope.layout
-        cuts = layout.cut(self.axes, self.shape, component=self.scope.path, tensor=self.name)
-        return self.size // math.prod(layout.num_shards(axes) for axes in cuts)
+        return layout.shard_size(self.shape, layout.cut(self.axes, self.shape, component=self.scope.path, tensor=self.name))
 
     @property
     def bytes_per_device(self) -> int:

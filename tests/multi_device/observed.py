@@ -23,7 +23,7 @@ from data.task import Example
 from scripts import cli, train
 from trainers import state, trainer
 from trainers.checkpoints import manager
-from trainers.plan import Plan, in_model_order
+from trainers.plan import Plan, in_model_form
 
 # A piece of an array: where it lies in the whole, as (start, stop) of each dimension, and its values.
 Piece = tuple[tuple[tuple[int, int], ...], np.ndarray]
@@ -38,7 +38,7 @@ def pieces(p: Plan, of: state.State) -> Pieces:
 
     return {
         name: (x.shape, [(place(s, x.shape), np.asarray(s.data)) for s in x.addressable_shards])
-        for name, x in state.by_name(in_model_order(p, of)).items()
+        for name, x in state.by_name(in_model_form(p, of)).items()
     }
 
 

@@ -29,7 +29,7 @@ from tests.helpers.models import varied
 from trainers import state, step
 from trainers.checkpoints.manager import Checkpoints
 from trainers.hlo import equality, tables
-from trainers.plan import Plan, fresh_state, in_model_order, make_plan
+from trainers.plan import Plan, fresh_state, in_model_form, make_plan
 
 pytestmark = pytest.mark.integration
 
@@ -102,7 +102,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     same, other = restored(e.layout), restored(equality.ONE_DEVICE)
     assert_equal(host(same[1]), host(after))
     want = host(other[1])
-    assert_equal(host(in_model_order(p, after)), want)
+    assert_equal(host(in_model_form(p, after)), want)
     params = {k.removeprefix("params."): v for k, v in want.items() if k.startswith("params.")}
     assert_equal(jax.device_get(p.for_model(after.params)), params)
     for name, x in jax.device_get(after.params).items():
@@ -113,7 +113,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
     """`train.finetune.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
-    before, after = (in_model_order(p, s).params for s in (fresh_state(p), after))
+    before, after = (in_model_form(p, s).params for s in (fresh_state(p), after))
     for name in (name for name in before if name.startswith("decoder.")):
         changed = jnp.any(before[name] != after[name], axis=tuple(range(1, before[name].ndim)))
         assert changed.tolist() == [False, False, True, True], name

@@ -134,6 +134,23 @@ print(json.dumps({
     "parameters": sum(info.size for info in p.parameters),
 }))
 """
+UNEVEN = """
+from models.sharding.layouts import tensor_parallel
+from trainers.pods import report
+from trainers.runtime.chips import set_for
+pod = parse_slice("v4:2x2x2")
+e = registry.tiny(registry.load("gpt.gpt2_124m"))
+sizes = {"model_dim": 256, "feed_forward.hidden_dim": 512, "attention.heads": 4, "attention.head_dim": 64, "dropout": 0.0}
+layout = dataclasses.replace(tensor_parallel(2, 4), pad=("vocab", "act_vocab"))
+e = dataclasses.replace(e, layout=layout, execution=Execution(dtype="bfloat16"))
+
+def planned(vocab):
+    model = changed(e.model, sizes | {"vocab": vocab})
+    made, _ = report.plan(dataclasses.replace(e, model=model), pod, set_for(e, pod.chip))
+    sent = [[c["kind"], c["axes"], c["times"], c["in_loop"]] for c in made["collectives"]]
+    return {"padded": made["padded"], "sent": sorted(sent), "parameters": made["memory"]["parameters"]}
+print(json.dumps([planned(5029), planned(5032)]))
+"""
 pytestmark = [pytest.mark.integration, libtpu.NEEDED]
 
 
@@ -187,6 +204,16 @@ def test_a_tpu_moves_what_is_offloaded_beside_its_work():
     assert report["activations"] == 4 * 2 * 128 * (256 + 512) * 2
     assert report["optimizer"] <= report["state"] < 2 * report["optimizer"]
     assert report["starts"] == ["copy-start", "dynamic-slice-start", "dynamic-update-slice-start"]
+
+
+@pytest.mark.slow
+def test_a_tpu_sends_a_padded_vocabulary_as_a_divisible_one():
+    """5,029 ids over four chips are planned as the 5,032 that they are padded to: the same memory of parameters, the same
+    collectives, and the report says so."""
+    uneven, even = said(UNEVEN)
+    rows = [{"name": name, "size": 5029, "padded": 5032, "shards": 4} for name in ("act_vocab", "vocab")]
+    assert (uneven.pop("padded"), even.pop("padded")) == (rows, [])
+    assert uneven == even and even["sent"]
 
 
 @pytest.mark.slow

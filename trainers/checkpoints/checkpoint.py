@@ -226,7 +226,6 @@ def score(folder: epath.Path) -> dict[str, float] | None:
 
 def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome:
     """Reads a checkpoint on this process alone, without comparing the arrays with their checksums."""
-    placed = jax.tree.map(lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s), plan.state, plan.shardings)
     try:
         with _reader(folder) as reader:
             meta = _meta(reader, step)
@@ -234,7 +233,7 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
             shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
             if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
-            arrays = _arrays(reader, step, by_name(placed))
+            arrays = _arrays(reader, step, by_name(plan.model_form))
             checksums = {name: value for name, value in meta["checksums"].items() if name not in obsolete}
             return Damaged(why) if (why := _copied(step, arrays)) else Sound(arrays, checksums)
     except DamageError as error:

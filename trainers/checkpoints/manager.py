@@ -31,7 +31,7 @@ from trainers import runlog
 from trainers.checkpoints import checkpoint
 from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound, StoreReadError, Unread
 from trainers.evaluation.directions import lower_is_better
-from trainers.plan import Plan, in_model_order, in_step_order
+from trainers.plan import Plan, in_model_form, in_step_form
 from trainers.runtime.processes import any_process
 from trainers.state import State, by_name, from_names
 
@@ -141,7 +141,7 @@ class Checkpoints:
     def _started(self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None) -> bool:
         """Starts a save and returns whether every process could."""
         step = int(state.step)
-        arrays = by_name(in_model_order(plan, state))
+        arrays = by_name(in_model_form(plan, state))
         self._scores[step] = score = self._best.counted(metrics) if self._best and metrics else {}
         meta = checkpoint.new_meta(plan, arrays, fingerprint, score)
         items = ocp.args.Composite(state=ocp.args.StandardSave(checkpoint.to_tree(arrays)), meta=ocp.args.JsonSave(meta))
@@ -220,7 +220,7 @@ class Checkpoints:
             match checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, step, plan, fingerprint))):
                 case Sound(arrays=arrays):
                     self._set_aside(damaged)
-                    return in_step_order(plan, from_names(plan.state, arrays))
+                    return in_step_form(plan, from_names(plan.state, arrays))
                 case Damaged(why):
                     self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
                     damaged.append(step)

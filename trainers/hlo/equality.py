@@ -15,7 +15,7 @@ from models.sharding.layouts import ONE_DEVICE
 from trainers import distillation, state, step
 from trainers.hlo import tables
 from trainers.hlo.collectives import Collective
-from trainers.plan import fresh_state, in_model_order, in_step_order, make_plan
+from trainers.plan import fresh_state, in_model_form, in_step_form, make_plan
 
 RATE = 0.3  # large: an error in one step shows in the next losses
 
@@ -68,10 +68,11 @@ def trial(e: Experiment, steps: int, devices: list | None = None, initial: Any =
     plan = make_plan(e, devices)
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
     compiled, teach = step.compile_step(plan), distillation.teacher(plan, None)
-    current = fresh_state(plan) if initial is None else in_step_order(plan, jax.device_put(initial, plan.shardings))
+    placed = jax.tree.map(lambda x: x.sharding, plan.model_form)
+    current = fresh_state(plan) if initial is None else in_step_form(plan, jax.device_put(initial, placed))
 
     def parameters() -> dict[str, Any]:
-        return jax.device_get(in_model_order(plan, current).params)
+        return jax.device_get(in_model_form(plan, current).params)
 
     before, first, all_metrics = parameters(), {}, []
     for i in range(steps):

@@ -1,7 +1,6 @@
 """Tables about an experiment: its parameters, their placement, and the communication of its compiled step."""
 
 import itertools
-import math
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -50,6 +49,7 @@ def describe(e: Experiment) -> dict[str, Any]:
         **({"convention": convention} if (convention := family_of(e.model).convention(e.model)) else {}),
         "components": dict(sorted(by_component.items())),
         "tensors": tensors,
+        "padded": padded_dimensions(plan),
         "bytes_per_device": {"parameters": sum(t["bytes_per_device"] for t in tensors), "optimizer": optimizer_bytes(plan)},
     }
 
@@ -78,9 +78,36 @@ def optimizer_bytes(plan: Plan) -> int:
     """Returns the bytes of the optimizer's state on one device."""
     total = 0
     for leaf, spec in plan.optimizer_specs().values():
-        shards = math.prod(plan.experiment.layout.num_shards((axes,) if isinstance(axes, str) else axes or ()) for axes in spec)
-        total += math.prod(leaf.shape) * np.dtype(leaf.dtype).itemsize // shards
+        cuts = [(axes,) if isinstance(axes, str) else axes or () for axes in (*spec, *[None] * (leaf.ndim - len(spec)))]
+        total += plan.experiment.layout.shard_size(leaf.shape, cuts) * np.dtype(leaf.dtype).itemsize
     return total
+
+
+def padded_dimensions(plan: Plan) -> list[dict[str, Any]]:
+    """Returns the dimensions of parameters, and of activations of a like name ("act_mlp"), that the layout pads."""
+    layout, rows = plan.experiment.layout, {}
+    for info in plan.parameters:
+        table = layout.resolve(info.scope.path)
+        for weight, size in zip(info.axes, info.shape, strict=True):
+            for name in {weight, f"act_{weight}"}.intersection(layout.pad):
+                shards = layout.num_shards(table.get(name, ()))
+                if size % shards:
+                    rows[name, size, shards] = {
+                        "name": name,
+                        "size": size,
+                        "padded": -(-size // shards) * shards,
+                        "shards": shards,
+                    }
+    return [rows[key] for key in sorted(rows)]
+
+
+def padding_text(rows: list[dict[str, Any]]) -> list[str]:
+    """Returns `padded_dimensions` as a line, none where nothing is padded."""
+    texts = (
+        f"{r['name']} {r['size']:,} to {r['padded']:,} ({r['padded'] / r['size'] - 1:.2%}) over {r['shards']} shards"
+        for r in rows
+    )
+    return [f"padded: {', '.join(texts)}"] if rows else []
 
 
 def _rules(plan: Plan) -> dict[str, dict[str, str]]:
@@ -129,8 +156,8 @@ def expert_gathers(e: Experiment, collectives: Iterable[Collective]) -> int:
         """Returns the numbers of elements on one device when tensors are not cut by `gathered`, and in one layer of a stack."""
         result = set()
         for names, shape, path in tensors:
-            cut = (axis for axes in e.layout.cut(names, component=path) for axis in axes if axis not in gathered)
-            size = math.prod(shape) // e.layout.num_shards(tuple(cut))
+            cuts = [tuple(axis for axis in axes if axis not in gathered) for axes in e.layout.cut(names, component=path)]
+            size = e.layout.shard_size(shape, cuts)
             result |= {size, size // shape[0]} if names[0] == "layers" else {size}
         return result
 
@@ -174,6 +201,7 @@ def as_text(e: Experiment, description: dict[str, Any]) -> str:
         f"{description['parameters']:,} parameters; per device {memory['parameters'] / mib:,.1f} MiB of parameters, "
         f"{memory['optimizer'] / mib:,.1f} MiB of optimizer state",
     ]
+    lines += padding_text(description["padded"])
     if "collectives" in description:
         lines += ["", "Collectives of the compiled training step"]
         lines += [f"  {line}" for line in table(description["collectives"]["rows"])]

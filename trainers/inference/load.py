@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import jax
-from jax.sharding import NamedSharding
 
 from configs.registry import ConfigError
 from models.execution import Execution
@@ -59,6 +58,6 @@ def load(weights: Weights, execution: Execution, layout: Layout = ONE_DEVICE, co
         raise ConfigError(f"the weights lack {', '.join(missing[:8])}: fine-tune them first, or choose another --experiment")
     if wrong := tensors.problems(shapes, {name: tuple(weights.shapes[name]) for name in shapes}):
         raise InterchangeError(f"the weights are not those of this model of family {config.family!r}: {wrong}")
-    shardings = {name: NamedSharding(mesh, info.spec()) for name, info in infos.items()}
+    shardings = {name: info.placement(mesh) for name, info in infos.items()}
     dtype = "float64" if execution.dtype == "float64" else "float32"
     return Served(model, load_params(weights, shardings, shapes, dtype), weights.vocabulary)

@@ -28,7 +28,7 @@ from trainers.hlo.model_flops import model_flops
 from trainers.measure import meter, throughput
 from trainers.measure.meter import Meter
 from trainers.measure.throughput import Subject
-from trainers.plan import Plan, fresh_state, make_plan
+from trainers.plan import Plan, fresh_state, in_model_form, make_plan
 from trainers.runtime.processes import versions
 
 Point = dict[str, float]
@@ -139,7 +139,7 @@ def step_times(experiments: Sequence[Experiment], rounds: int) -> list[Point]:
 def _optimizer(s: Subject) -> Meter:
     """Returns a meter of the optimizer's update alone, on parameters, gradients and optimizer state of its own."""
     plan = s.plan
-    initial = fresh_state(plan)
+    initial = in_model_form(plan, fresh_state(plan))
     grads = plan.split_trained(initial.params)[0]  # values do not matter, shapes and shardings do
     current = jax.tree.map(jnp.copy, (grads, initial.optimizer))
 

@@ -71,8 +71,8 @@ class Work:
     def _shard_bytes(self, a: Traced, gathered: Sequence[str] = ()) -> float:
         """Returns the bytes of one layer's activation on a device, for one microbatch of gradient accumulation."""
         cuts = self.layout.cut(a.axes, a.shape, component=self.path, tensor=f"activation {a.name!r}")
-        cut = tuple(axis for name, axes in zip(a.axes, cuts, strict=True) if name not in gathered for axis in axes)
-        return a.itemsize * math.prod(a.shape) / self.layout.num_shards(cut) / self.e.train.microbatches
+        cuts = [() if name in gathered else axes for name, axes in zip(a.axes, cuts, strict=True)]
+        return a.itemsize * self.layout.shard_size(a.shape, cuts) / self.e.train.microbatches
 
     # --- memory ---
 

@@ -2,6 +2,7 @@
 the backward pass. All of them are valid, as far as is known without tracing the step.
 """
 
+import contextlib
 import dataclasses
 import itertools
 import math
@@ -61,7 +62,7 @@ def distance(e: Experiment, other: Experiment) -> tuple[bool, float, bool]:
 
     def rules(layout: Layout) -> Any:
         schedules = [(path, pipeline.schedule) for path, pipeline in layout.pipelines]
-        return layout.rules, layout.components, layout.optimizer, schedules
+        return layout.rules, layout.components, layout.optimizer, layout.pad, schedules
 
     def sizes(layout: Layout) -> list[int]:
         settings = (n for _, pipeline in layout.pipelines for n in (pipeline.microbatches, pipeline.chunks))
@@ -92,7 +93,7 @@ def _layouts(e: Experiment, pod: Slice) -> Iterator[Layout]:
             mesh = dict(layout.mesh)
             kept = (item for item in added if all(axis in mesh for _, axes in item[1] for axis in axes))
             layout = dataclasses.replace(layout, components=(*layout.components, *kept))
-        if valid := _valid(e, layout):
+        for valid in _valid(e, layout):
             yield from _placements(valid, pod)
 
 
@@ -142,17 +143,23 @@ def _added_rules(e: Experiment) -> list[tuple[str, Rules]]:
     return []
 
 
-def _valid(e: Experiment, layout: Layout) -> Layout | None:
-    """Returns the layout, without cutting a vocabulary that its mesh does not divide; None if it still does not fit."""
-    rules, name = also(layout.rules, vocab=None, act_vocab=None), f"{layout.name}_whole_vocabulary"
-    for choice in (layout, dataclasses.replace(layout, name=name, rules=rules)):
-        try:
+def _valid(e: Experiment, layout: Layout) -> Iterator[Layout]:
+    """Yields the layout if it fits; for a vocabulary that its mesh does not divide, those that pad it and that do not cut it."""
+    try:
+        Work(dataclasses.replace(e, layout=layout))
+        yield layout
+        return
+    except LayoutError as error:
+        if "'vocab'" not in str(error):
+            return
+    rules, pad = also(layout.rules, vocab=None, act_vocab=None), (*layout.pad, "act_vocab", "vocab")
+    for choice in (
+        dataclasses.replace(layout, name=f"{layout.name}_padded_vocabulary", pad=pad),
+        dataclasses.replace(layout, name=f"{layout.name}_whole_vocabulary", rules=rules),
+    ):
+        with contextlib.suppress(LayoutError):
             Work(dataclasses.replace(e, layout=choice))
-            return choice
-        except LayoutError as error:
-            if "'vocab'" not in str(error):
-                break
-    return None
+            yield choice
 
 
 def _placements(layout: Layout, pod: Slice) -> Iterator[Layout]:
@@ -186,4 +193,5 @@ def _key(layout: Layout, pod: Slice) -> Any:
     placement = torus.assignment(layout.mesh_of_slice, pod.places, layout.torus)
     components = tuple((path, plain(rules)) for path, rules in layout.components)
     mesh = tuple((size, placement[axis]) for axis, size in layout.mesh_of_slice if size > 1)
-    return mesh, cutting(layout.rules), components, cutting(layout.optimizer), layout.pipelines, layout.balanced
+    rules = cutting(layout.rules), components, cutting(layout.optimizer)
+    return mesh, *rules, layout.pipelines, layout.balanced, layout.pad

@@ -10,7 +10,7 @@ from configs.pods import PODS
 from models.sharding import torus
 from models.sharding.layout import SLICE
 from models.sharding.pipelines.gpipe import schedules
-from trainers.hlo import model_flops, parsing
+from trainers.hlo import model_flops, parsing, tables
 from trainers.hlo.collectives import KINDS
 from trainers.hlo.formatting import seconds
 from trainers.plan import Plan
@@ -84,6 +84,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "hbm_limit_gib": chip.memory * per_chip,
         "host_gib_per_chip": compiled.host * per_chip,
         "host_limit_gib": chip.host_memory * per_chip,
+        "padded": tables.padded_dimensions(compiled.plan),
         "memory": {name: size * per_chip for name, size in compiled.memory.items()},
         "model_flops": needed,
         "slot_flops": in_slots,
@@ -200,6 +201,7 @@ def as_text(report: dict[str, Any]) -> str:
         f"{report['experiment']} on {report['topology']}: {chips}, layout {report['layout']!r}: {placement}",
         f"  fits: {report['hbm_gib_per_chip']:.1f} of {report['hbm_limit_gib']:.1f} GiB a chip",
         *_on_host(report),
+        *(f"  {line}" for line in tables.padding_text(report["padded"])),
         f"  step {seconds(step)}, MFU {report['modelled_mfu']:.3f}, HFU {report['modelled_hfu']:.3f} (modelled)",
         *_trust(report),
         f"  {rates}, {report['days']:.1f} days for the experiment's steps (modelled)",

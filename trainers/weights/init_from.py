@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import jax
-from jax.sharding import NamedSharding
 
 from configs.experiment import Experiment
 from configs.registry import ConfigError
@@ -67,7 +66,7 @@ def new_state(plan: Plan, vocabulary: Path | None, say: Callable[[str], object])
             say(f"starting from {path}; fresh: {', '.join(fresh)}")
         by_name = {info.name: info for info in infos}
         for name in names:  # one at a time: of a matrix that is quantised, no more than one exists whole
-            place = {name: NamedSharding(plan.shardings.step.mesh, by_name[name].spec())}
+            place = {name: by_name[name].placement(plan.shardings.step.mesh)}
             whole = source.load(weights, place, {name: wanted[name]}, e.train.master_dtype)
             given |= lora.quantized(whole, by_name, e.train.finetune.lora)
     return fresh_state(plan, given=given)

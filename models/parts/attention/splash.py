@@ -54,6 +54,7 @@ def applies(scope: Component, q_BLND: jax.Array, k_BSGD: jax.Array, mask: Attent
         and not biased
         and not dropping
         and scope.num_shards("length") == scope.num_shards("keys") == 1  # a device has whole rows
+        and q_BLND.shape[2] % scope.num_shards("act_heads") == 0  # and as many heads as the others
         and (mask.in_order or not mask.causal)  # places are the numbers of positions, or don't matter
         and mask.first_BL is None  # a window may differ from layer to layer, and the kernel's masks are made beforehand
         and q_BLND.dtype in (jnp.bfloat16, jnp.float32)

@@ -312,7 +312,7 @@ def by_all_to_all(buffer: jax.Array, scope: Component, back: bool = False) -> ja
 
     split, join = (1, 0) if back else (0, 1)
     exchange = functools.partial(jax.lax.all_to_all, axis_name=axes, split_axis=split, concat_axis=join, tiled=True)
-    before, after = (scope.spec(names, buffer.shape) for names in _cuts(buffer, back))
+    before, after = (scope.spec(names, buffer.shape, manual=True) for names in _cuts(buffer, back))
     return jax.shard_map(exchange, mesh=scope.mesh, in_specs=before, out_specs=after)(buffer)
 
 

@@ -82,7 +82,18 @@ def test_an_indivisible_dimension_is_refused():
     """A dimension that its mesh axes do not divide is an error with the nearest count that does."""
     scope = Component(layout(rules=rules(heads="model")), "encoder.attention")
     text = message(lambda: scope.spec(("embed", "heads", "kv"), (16, 6, 8), tensor="q"))
-    assert "'heads' of size 6" in text and "nearest that fits is 3" in text
+    assert "'heads' of size 6" in text and text.endswith("the nearest that fits is 3, or 'heads' in the layout's pad")
+
+
+def test_what_may_be_padded_is_cut_in_unequal_parts():
+    """On request; not for a shard_map, whose parts are equal, and never what loops and kernels cut themselves."""
+    scope = Component(layout(rules=rules(heads="model", batch="data"), pad=("heads",)), "encoder.attention")
+    assert scope.spec(("embed", "heads", "kv"), (16, 6, 8)) == PartitionSpec(None, "model", None)
+    assert scope.layout.shard_size((16, 6, 8), ((), ("model",), ())) == 16 * 2 * 8
+    assert message(lambda: scope.spec(("heads",), (6,), manual=True)).endswith("the nearest that fits is 3")
+    assert message(lambda: scope.spec(("batch",), (5,))).endswith("the nearest that fits is 1")
+    assert "pad: no such logical name 'vocabulary'; did you mean 'vocab'?" in message(lambda: layout(pad=("vocabulary",)))
+    assert "pad: 'layers' cannot be padded; choose from act_embed, " in message(lambda: layout(pad=("layers",)))
 
 
 def test_a_rule_for_a_component_that_does_not_exist_is_refused(m4):

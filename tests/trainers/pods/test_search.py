@@ -11,11 +11,12 @@ from configs.experiment import Experiment
 from configs.optimizers import Constant, Sgd
 from models.families import family_of
 from models.sharding import torus
-from models.sharding.layout import LayoutError
+from models.sharding.layout import Layout, LayoutError
 from models.sharding.layouts import two_d_sequence
 from trainers.hlo.activations import activations, program_flops
 from trainers.hlo.formatting import seconds as formatted
 from trainers.hlo.model_flops import model_flops
+from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import make_plan
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, bound
@@ -130,11 +131,20 @@ def test_distance_counts_doublings_and_tells_layouts_apart(encoder):
     assert describe(other, POD) == "mlperf_480b 64x32 data=xy8 model=y2z remat=full"
 
 
-def test_vocabulary_that_no_mesh_divides_stays_whole(small):
-    """With 63 ids, two_d on a mesh of 2 x 2 cuts only the vectors, and is named so."""
+def test_vocabulary_that_no_mesh_divides_is_padded_or_stays_whole(small):
+    """With 63 ids, two_d on a mesh of 2 x 2 cuts 64, or only the vectors, and is named so."""
     e = dataclasses.replace(small, model=dataclasses.replace(small.model, vocab=63))
     result = {c.experiment.layout.name: c.experiment.layout for c in candidates(e, FOUR)}
     assert "two_d" not in result and not result["two_d_whole_vocabulary"].resolve("embedding")["vocab"]
+    assert result["two_d_padded_vocabulary"].pad == ("act_vocab", "vocab")
+    divisible = dataclasses.replace(result["two_d_padded_vocabulary"], pad=())
+    assert state_bytes(e, result["two_d_padded_vocabulary"]) == state_bytes(small, divisible)  # those of 64 ids
+
+
+def state_bytes(e: Experiment, layout: Layout) -> int:
+    """Bytes of parameters and optimizer state on a device."""
+    p = make_plan(dataclasses.replace(e, layout=layout), abstract=True)
+    return sum(info.bytes_per_device for info in p.parameters) + optimizer_bytes(p)
 
 
 def test_layers_inputs_wait_on_the_host_where_layers_are_computed_again(small):
