@@ -90,19 +90,21 @@ def test_points_are_chosen_by_name():
         plan._points(["pax_16"], set())
 
 
-def test_every_point_is_in_the_table_and_every_line_of_it_is_a_point():
-    """No point that was rebuilt is missing, and none is left of an older table; what was published is the same in both."""
+def test_every_line_of_the_table_is_a_point():
+    """None is left of an older table; what was published is the same in both. Points that it lacks are compiled by "missing"."""
     written = json.loads(calibration.FILE.read_text())["points"]
     assert {row["name"]: (row["topology"], row["group"], row["published_mfu"]) for row in written} == {
-        name: (point.topology, point.group, point.mfu) for name, point in POINTS.items()
+        row["name"]: (POINTS[row["name"]].topology, POINTS[row["name"]].group, POINTS[row["name"]].mfu) for row in written
     }
-    assert len(written) >= 18
+    assert len(written) >= 24
 
 
-def test_the_errors_of_all_generations_are_in_the_table():
-    """Each point has its held-out error; the last line is of all."""
-    lines = calibration.table(calibration.stored())
-    assert all(any(line.startswith(f"| {name} | ") for line in lines) for name in (*POINTS, "v4", "v5e", "v5p", "all"))
+def test_the_errors_of_all_kinds_are_in_the_table():
+    """Each line has its held-out error; the last line is of all."""
+    rows = calibration.stored()
+    lines = calibration.table(rows)
+    names = [row["name"] for row in rows]
+    assert all(any(line.startswith(f"| {name} | ") for line in lines) for name in (*names, "v4", "v5e", "v5p", "v6e", "all"))
 
 
 @pytest.mark.parametrize("name", POINTS)

@@ -126,8 +126,8 @@ def test_devices_of_a_chip_exchange_over_the_same_links():
 
 
 def test_a_gather_on_tpu7x_takes_as_long_as_measured():
-    """Of 256 MiB on 2 x 2 chips, one device of each: both links of a chip bring 178.8 GB/s, for both of its devices (tpu-recipes,
-    microbenchmarks/ironwood/collectives/all_gather.md)."""
+    """A gather of 256 MiB on 2 x 2 chips, by one device of each: both links of a chip bring 178.8 GB/s, for both of its devices
+    (tpu-recipes, microbenchmarks/ironwood/collectives/all_gather.md)."""
     pod = parse_slice("tpu7x:2x2x1")
     torus = Torus(pod.dims, pod.wrap, pod.chip.link, [(x, y, 0) for x in range(2) for y in range(2) for _ in range(2)])
     assert torus.gather((0, 2, 4, 6), 2**28).seconds == pytest.approx(2 * 0.75 * 2**28 / 178.8e9, rel=0.01)

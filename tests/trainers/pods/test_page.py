@@ -79,6 +79,7 @@ REPORT: dict[str, Any] = {
     "host_gib_per_chip": 0.0,
     "offload": "none",
     "note": "",
+    "padded": [],
     "memory": {"parameters": 2.62, "optimizer": 5.24, "batch": 0.04, "temporary": 19.71, "other": 0.33},
     "modelled_step_s": 17.5,
     "modelled_mfu": 0.601,
