@@ -148,8 +148,8 @@ LATER = ("train.distillation.", "execution.offload", "layout.pad")
 
 
 def test_without_a_teacher_nothing_is_different(small):
-    """Batches are the data's, and the settings' hash is that of runs from before there were teachers, offloading or padding, which
-    thus go on."""
+    """Batches are the data's, and the settings' hash is that of runs from before there were teachers, offloading or padding,
+    which thus go on."""
     lines = [line for line in registry.lines(small) if not line.startswith(LATER)]
     assert runlog.config_hash(small) == hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     assert runlog.config_hash(small) != runlog.config_hash(with_teacher(small, "runs/teacher"))
