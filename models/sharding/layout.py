@@ -252,15 +252,20 @@ class Layout:
                         f"map one of them to another axis of {dict(self.mesh)} or to none"
                     )
                 owner[axis] = name
-        for name, axes, size in zip(names, cuts, shape or [0] * len(cuts), strict=True):
-            if size % self.num_shards(axes) and (manual or name not in self.pad):
-                below = max(d for d in range(1, size + 1) if size % d == 0 and d <= self.num_shards(axes))
-                raise LayoutError(
-                    f"{scope}: {name!r} of size {size} is not divisible by the {self.num_shards(axes)} shards of rule "
-                    f"{name!r} -> {axes}; the nearest that fits is {below}"
-                    + (f", or {name!r} in the layout's pad" if name in PADDABLE and not manual else "")
-                )
+        for name, axes, size in zip(names, cuts, shape or (), strict=shape is not None):
+            if manual or name not in self.pad:
+                self._check_size(scope, name, axes, size, may_pad=not manual)
         return tuple(cuts)
+
+    def _check_size(self, scope: str, name: str | None, axes: Axes, size: int, *, may_pad: bool) -> None:
+        """Raises LayoutError for a dimension that its mesh axes do not divide."""
+        if size % (shards := self.num_shards(axes)):
+            below = max(d for d in range(1, size + 1) if size % d == 0 and d <= shards)
+            raise LayoutError(
+                f"{scope}: {name!r} of size {size} is not divisible by the {shards} shards of rule "
+                f"{name!r} -> {axes}; the nearest that fits is {below}"
+                + (f", or {name!r} in the layout's pad" if name in PADDABLE and may_pad else "")
+            )
 
     def shard_size(self, shape: Sequence[int], cuts: Sequence[Axes]) -> int:
         """Returns the elements of a tensor on one device, the padding of its dimensions included."""

@@ -90,11 +90,20 @@ def test_points_are_chosen_by_name():
         plan._points(["pax_16"], set())
 
 
-def test_every_line_of_the_table_is_a_point():
-    """None is left of an older table; what was published is the same in both. Points that it lacks are compiled by "missing"."""
+# Rebuilt, and not compiled yet: `scripts.plan --calibrate missing`.
+MISSING = {
+    *(f"v6e_llama31_8b_{chips}" for chips in (8, 16, 32, 64, 128)),
+    *("v6e_llama31_70b_64", "v6e_llama31_70b_128", "v6e_llama2_70b", "v6e_mistral_7b", "v6e_mixtral_8x22b"),
+    *("v5p_llama31_405b", "v5p_deepseek_v3"),
+}
+
+
+def test_every_point_is_in_the_table_and_every_line_of_it_is_a_point():
+    """No point that was rebuilt is missing but those that are named here, and none is left of an older table; what was published
+    is the same in both."""
     written = json.loads(calibration.FILE.read_text())["points"]
     assert {row["name"]: (row["topology"], row["group"], row["published_mfu"]) for row in written} == {
-        row["name"]: (POINTS[row["name"]].topology, POINTS[row["name"]].group, POINTS[row["name"]].mfu) for row in written
+        name: (point.topology, point.group, point.mfu) for name, point in POINTS.items() if name not in MISSING
     }
     assert len(written) >= 24
 
