@@ -9,7 +9,7 @@ STAMP := $(VENV)/.installed-$(DEVICE)
 # On a terminal pip shows what it fetches.
 QUIET := $(shell [ -t 2 ] || echo --quiet)
 
-.PHONY: quickstart demo docs test-fast test test-slow test-defaults test-all layouts check setup lock pods golden parity bench-peers clean
+.PHONY: quickstart demo docs test-fast test test-slow test-defaults test-all test-nightly layouts check setup lock pods golden parity bench-peers clean
 
 quickstart: $(STAMP)  ## data, training, scores, translations and a page with pictures
 	$(PY) -m scripts.quickstart
@@ -23,19 +23,22 @@ test-fast: $(STAMP)  ## what is tested in one process: no training program, no T
 	$(PYTEST) --fast
 
 test: $(STAMP)  ## before a commit: all but the slow tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow and not nightly"
 
 test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
-# The parts of which models are made, layouts and the trainer: what depends on what is drawn, or on how it is compiled.
-DEFAULTS := tests/models/parts tests/models/sharding tests/models/test_gpt.py tests/models/test_gshard_m4.py tests/multi_device/test_gpt_layouts.py tests/multi_device/test_m4_layouts.py tests/trainers/test_trainer.py tests/test_old_checkpoints.py
+# Two families, layouts and the trainer: what depends on what is drawn, or on how it is compiled.
+DEFAULTS := tests/models/test_gpt.py tests/models/test_gshard_m4.py tests/multi_device/test_gpt_layouts.py tests/trainers/test_trainer.py tests/test_old_checkpoints.py
 
 test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's own optimisation, which the other tests replace by cheaper ones
-	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow" $(DEFAULTS)
+	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" $(DEFAULTS)
 
 test-all: test test-defaults test-slow  ## everything
+
+test-nightly: $(STAMP)  ## more layouts of more experiments than test-all has
+	$(PYTEST) -m nightly
 
 layouts: $(STAMP)  ## every layout of every family against one device: more than an hour of CPU
 	$(PY) -m scripts.layouts

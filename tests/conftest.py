@@ -32,7 +32,7 @@ if not DEFAULTS:
     draws.install()
 share_contexts()
 gc.set_threshold(100_000, 50, 100)  # traces make millions of objects that live, and looking through them takes long
-NOT_FAST = ("integration", "network", "slow")
+NOT_FAST = ("integration", "network", "slow", "nightly")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

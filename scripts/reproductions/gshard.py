@@ -75,29 +75,36 @@ def figure_7() -> Iterator[Row]:
 @reproduction(f"{PAPER}, Figure 9", "chart", kind="modelled", unit="time of an all-to-all over that of 16 partitions")
 def figure_9() -> Iterator[Row]:
     """An all-to-all costs with the square root of the number of partitions: 285 to 2,380 microseconds (16 to 2048) for 8 MB."""
-    yield _exchanged((16, 285), (2048, 2380), 8e6)
-    yield _exchanged((16, 1110), (2048, 10_600), 32e6)
+    yield from _exchanged((16, 285), (2048, 2380), 8e6)
+    yield from _exchanged((16, 1110), (2048, 10_600), 32e6)
 
 
-def _exchanged(few: tuple[int, int], many: tuple[int, int], size: float) -> Row:
-    """Returns the row of a number of bytes, by the torus model that prices plans, on square slices of v3's two dimensions.
+def _exchanged(few: tuple[int, int], many: tuple[int, int], size: float) -> Iterator[Row]:
+    """Yields the rows of a number of bytes, by the torus model that prices plans, on square slices of v3's two dimensions, and by
+    the same model without the links that close a dimension of 32 chips to a ring.
 
     Args:
       few, many: partitions, and the paper's microseconds.
     """
-    note = "the planner's torus model, of v3 chips (70 GB/s a link): twofold off, also where it prices mixtures' plans"
-    growth = _exchange(many[0], size) / _exchange(few[0], size)
-    return Row(f"{size / 1e6:.0f} MB, {many[0]} partitions", many[1] / few[1], growth, note)
+    notes = {
+        True: "the planner's torus model, of v3 chips (70 GB/s a link)",
+        False: "the same model, where no link closes a dimension to a ring: the paper's times are near it, at all sizes",
+    }
+    for rings, note in notes.items():
+        growth = _exchange(many[0], size, rings) / _exchange(few[0], size, rings)
+        text = f"{size / 1e6:.0f} MB, {many[0]} partitions{'' if rings else ', no rings'}"
+        yield Row(text, many[1] / few[1], growth, note)
 
 
-def _exchange(cores: int, size: float) -> float:
-    """Returns the seconds of an all-to-all of so many bytes a core on a square slice of v3's two dimensions."""
+def _exchange(cores: int, size: float, rings: bool = True) -> float:
+    """Returns the seconds of an all-to-all of so many bytes a core on a square slice of v3's two dimensions, of which those of 16
+    chips and more are rings unless `rings` is False."""
     from trainers.pods.links import Torus
 
     chips = cores // 2
     side = 2 ** (int(math.log2(chips)) // 2)
     dims = (side, chips // side)
-    torus = Torus(dims, tuple(d >= 16 for d in dims), 70e9, list(np.ndindex(dims)))
+    torus = Torus(dims, tuple(rings and d >= 16 for d in dims), 70e9, list(np.ndindex(dims)))
     return torus.all_to_all(range(chips), int(2 * size)).seconds
 
 
@@ -110,7 +117,7 @@ CORE = 61.5e12  # FLOP/s of a v3 core
 def figure_8() -> Iterator[Row]:
     """From 128 to 2048 experts, a token's products take the same time and its exchanges 3.75 times as long."""
     group, (model, hidden) = 2048, (1024, 8192)
-    exchanges = {}
+    exchanges, lines = {}, {}
     for experts, (products, exchanged) in PARTS.items():
         e = registry.load(f"gshard_m4.moe_{experts}e_36l")
         slots = experts * _slots(e, group, experts)  # of a core: as many groups and experts as there are cores
@@ -120,11 +127,14 @@ def figure_8() -> Iterator[Row]:
         )
         yield Row(f"experts' products, {experts} experts", products, at_peak, note)
         exchanges[experts] = 2 * _exchange(experts, 4 * slots * model) * 1e6
+        lines[experts] = 2 * _exchange(experts, 4 * slots * model, rings=False) * 1e6
         yield Row(
             f"dispatch and combine, {experts} experts", exchanged, exchanges[experts], "float32; v3's torus, as in figure_9"
         )
+    ratio = "dispatch and combine, 2048 over 128 experts"
     note = "v3's torus, from 8 x 8 chips, which are no rings, to 32 x 32"
-    yield Row("dispatch and combine, 2048 over 128 experts", "3.75", exchanges[2048] / exchanges[128], note, "printed")
+    yield Row(ratio, "3.75", exchanges[2048] / exchanges[128], note, "printed")
+    yield Row(f"{ratio}, no rings", "3.75", lines[2048] / lines[128], "where 32 x 32 chips are no rings either", "printed")
 
 
 def _slots(e: Experiment, group: int, experts: int) -> int:

@@ -19,6 +19,7 @@ from configs.experiment import Experiment
 from configs.optimizers import Adafactor, Constant
 from models.families import family_of
 from scripts.cli import named_layout
+from tests.helpers import contracts
 from trainers import state
 from trainers.hlo import equality
 from trainers.hlo.equality import Trial
@@ -28,17 +29,18 @@ STEPS = 3
 GAVE_UP = "nvoluntary full rematerialization"  # XLA: a tensor is copied whole because nothing better was found
 
 
-def cases(name: str, keep: Iterable[str] = (), slow: Iterable[str] = ()) -> list:
+def cases(name: str, keep: Iterable[str] = (), slow: Iterable[str] = (), nightly: Iterable[str] = ()) -> list:
     """(experiment, layout, mesh) for layouts of an experiment's family. `make layouts` runs all of them, of every family.
 
     Args:
       keep: the layouts that `make test` runs.
       slow: those that `make test-all` has beside them.
+      nightly: those that only `make test-nightly` runs.
     """
     makes = family_of(registry.load(name).model).layouts
     return [
         pytest.param(name, layout, MESH[len(makes[layout].axes)], marks=marks)
-        for layouts, marks in ((keep, []), (slow, [pytest.mark.slow]))
+        for layouts, marks in ((keep, []), (slow, [pytest.mark.slow]), (nightly, [pytest.mark.nightly]))
         for layout in layouts
     ]
 
@@ -105,19 +107,24 @@ def run(e: Experiment, start: state.State) -> Trial:
         return result
 
 
+def laid_out(name: str, layout: str, mesh: tuple[int, ...]) -> Experiment:
+    e = experiment(name)
+    return dataclasses.replace(e, layout=named_layout(e, f"{layout}:{case_id(mesh)}"))
+
+
 @functools.cache
 def trial(name: str, layout: str, mesh: tuple[int, ...]) -> Trial:
-    e = experiment(name)
-    return run(dataclasses.replace(e, layout=named_layout(e, f"{layout}:{case_id(mesh)}")), initial(name))
+    return run(laid_out(name, layout, mesh), initial(name))
 
 
 def assert_equal_to_one_device(name: str, layout: str, mesh: tuple[int, ...]) -> None:
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
-    precision, and tokens go to the same experts."""
-    want = reference(name)
-    far = equality.differences(trial(name, layout, mesh), want)
+    precision, tokens go to the same experts, and the step sends what its contract says, if it has one."""
+    want, got = reference(name), trial(name, layout, mesh)
+    far = equality.differences(got, want)
     assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
     assert len({float(m["loss"]) for m in want.metrics}) == STEPS  # the steps do something
+    contracts.assert_kept(laid_out(name, layout, mesh), got.collectives)
 
 
 @functools.cache

@@ -10,10 +10,10 @@ from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
 pytestmark = pytest.mark.integration
 
 TABLE = [
-    *cases("bert.quickstart_pairs", keep=("two_d",), slow=("fully_sharded", "context_ring", "pipeline_1f1b")),
-    pytest.param("bert.base_squad", "two_d", (2, 4), marks=pytest.mark.slow),
+    *cases("bert.quickstart_pairs", keep=("two_d",), slow=("context_ring", "pipeline_1f1b"), nightly=("fully_sharded",)),
+    pytest.param("bert.base_squad", "two_d", (2, 4), marks=pytest.mark.nightly),
     # A first layer before the stack, layers that see near positions alone, two bases of rotary positions.
-    *cases("bert.modernbert_base", slow=("context_ring", "pipeline_interleaved")),
+    *cases("bert.modernbert_base", slow=("context_ring",), nightly=("pipeline_interleaved",)),
 ]
 
 

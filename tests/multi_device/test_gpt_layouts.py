@@ -42,23 +42,24 @@ pytestmark = pytest.mark.integration
 GPT, SPARSE = "gpt.quickstart", "gpt.moe_quickstart"
 # What `make test` runs of the dense layouts: one that cuts each kind of thing. The others have the same rules in part.
 KEPT = ("zero1", "two_d_sequence", "context_ring_balanced", "pipeline_interleaved")
+SLOW = ("fully_sharded", "sequence_parallel", "two_d", "context_ring", "gpipe", "pipeline_1f1b")
 # Every dense layout of the family, and one of each variant on a mesh that cuts everything. Mixtures are those of
 # test_m4_layouts.py.
 TABLE = [
-    *cases(GPT, keep=KEPT, slow=(name for name in GPT_LAYOUTS if name not in (*KEPT, *WITH_EXPERTS))),
-    *cases(SPARSE, keep=("expert_fsdp",), slow=("expert_parallel", "expert_two_d", "two_d", "pipeline_with_experts")),
+    *cases(GPT, KEPT, SLOW, (name for name in GPT_LAYOUTS if name not in (*KEPT, *SLOW, *WITH_EXPERTS))),
+    *cases(SPARSE, keep=("expert_fsdp",), slow=("expert_two_d", "pipeline_with_experts"), nightly=("expert_parallel", "two_d")),
     # Latent attention, dense layers before the stack, a shared expert.
-    *cases("gpt.deepseek_v3", slow=("expert_fsdp", "pipeline_with_experts")),
+    *cases("gpt.deepseek_v3", slow=("expert_fsdp",), nightly=("pipeline_with_experts",)),
     # Windows in every second layer, sinks, biases of routers and experts.
     *cases("gpt.gpt_oss_20b", slow=("expert_two_d",)),
     # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head.
-    *cases("gpt.gemma3_4b", slow=("pipeline_1f1b", "context_ring_balanced")),
-    *cases("gpt.gemma2_9b", slow=("gpipe",)),
-    *cases("gpt.smollm3_3b", slow=("two_d",)),
+    *cases("gpt.gemma3_4b", slow=("context_ring_balanced",), nightly=("pipeline_1f1b",)),
+    *cases("gpt.gemma2_9b", nightly=("gpipe",)),
+    *cases("gpt.smollm3_3b", nightly=("two_d",)),
     *cases("gpt.olmo2_7b", slow=("tensor_parallel",)),
-    *cases("gpt.palm_8b", slow=("two_d",)),
-    *cases("gpt.gspmd_64b", slow=("two_d", "context_ring_balanced")),
-    *cases("gpt.llama2_70b", slow=("tensor_parallel",)),
+    *cases("gpt.palm_8b", nightly=("two_d",)),
+    *cases("gpt.gspmd_64b", nightly=("two_d", "context_ring_balanced")),
+    *cases("gpt.llama2_70b", nightly=("tensor_parallel",)),
     # Two slices: gradients are summed inside each first; stages and experts are those of a slice.
     pytest.param(GPT, "2xfully_sharded", (2, 2)),
     *(
@@ -77,7 +78,7 @@ TABLE = [
     pytest.param("lamda.smollm2_chat", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
     # Adapters beside their matrices, and pairs of answers whose loss is complete in a row.
     pytest.param("chat.smollm2_dpo", "pipeline_1f1b", (4, 2, 1), marks=pytest.mark.slow),
-    *cases("chat.smollm2_dpo", slow=("two_d", "context_ring_balanced")),
+    *cases("chat.smollm2_dpo", slow=("two_d",), nightly=("context_ring_balanced",)),
 ]
 
 

@@ -21,7 +21,7 @@ EXPERTS = tuple(name for name in LAYOUTS if name not in DENSE)
 TABLE = [
     *cases(M4, keep=("expert_parallel",), slow=("fully_sharded", "sequence_parallel")),
     *cases(M4, slow=(name for name in EXPERTS if name != "expert_parallel")),
-    pytest.param(M4, "expert_fully_sharded", (8, 1), marks=pytest.mark.slow),
+    pytest.param(M4, "expert_fully_sharded", (8, 1), marks=pytest.mark.nightly),
 ]
 
 

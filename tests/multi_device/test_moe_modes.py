@@ -212,8 +212,8 @@ def on_one_device(mode: str) -> Trial:
     ("layout", "mode", "dispatch"),
     [
         pytest.param("expert_parallel_2d", "top1", "all_to_all", marks=pytest.mark.slow),
-        pytest.param("expert_zero1", "top1", "ragged", marks=pytest.mark.slow),
-        pytest.param("expert_tensor_parallel", "expert_choice", "all_to_all", marks=pytest.mark.slow),
+        pytest.param("expert_zero1", "top1", "ragged", marks=pytest.mark.nightly),
+        pytest.param("expert_tensor_parallel", "expert_choice", "all_to_all", marks=pytest.mark.nightly),
     ],
 )
 def test_training_equals_one_device(layout, mode, dispatch):

@@ -251,10 +251,17 @@ def pipelined(name: str) -> list[str]:
     return [k for k, layout in made.items() if any(p.schedule == "gpipe" for _, p in layout.pipelines)]
 
 
-@pytest.mark.slow
+# The layouts' own tests have the others in part.
+SLOW = ("conformer.large", "conformer.g", "bert.quickstart_pairs", "vit.moe_quickstart", "gpt.quickstart")
+
+
 @pytest.mark.parametrize(
     ("name", "layout"),
-    [(name, layout) for name in (*EXPERIMENTS, "conformer.large", "conformer.g") for layout in pipelined(name)],
+    [
+        pytest.param(name, layout, marks=pytest.mark.slow if name in SLOW else pytest.mark.nightly)
+        for name in dict.fromkeys((*SLOW, *EXPERIMENTS))
+        for layout in pipelined(name)
+    ],
 )
 def test_gpipe_computes_what_one_device_does_or_is_refused(name, layout):
     """Whatever the family, the experiment and the stack: there is no third case."""

@@ -11,8 +11,8 @@ pytestmark = pytest.mark.integration
 SWITCH, T5 = "switch.quickstart", "t5.quickstart"
 # What M4's tests show of one layer's blocks is not shown again: of experts, T5X's mesh and a pipeline.
 TABLE = [
-    *cases(T5, keep=("tensor_parallel",), slow=("fully_sharded", "sequence_parallel")),
-    *cases(SWITCH, slow=("expert_model_parallel", "expert_parallel_2d", "encoder_pipelined")),
+    *cases(T5, keep=("tensor_parallel",), slow=("sequence_parallel",), nightly=("fully_sharded",)),
+    *cases(SWITCH, slow=("expert_model_parallel", "encoder_pipelined"), nightly=("expert_parallel_2d",)),
 ]
 
 

@@ -68,16 +68,20 @@ def slow(*values: Any) -> Any:
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
+def nightly(*values: Any) -> Any:
+    return pytest.param(*values, marks=pytest.mark.nightly)
+
+
 DECODERS = [
     ("two_d", "adafactor"),
-    slow("two_d", ""),
-    slow("tensor_parallel", "adamw"),
+    nightly("two_d", ""),
+    nightly("tensor_parallel", "adamw"),
     slow("fully_sharded", "adafactor"),
-    slow("zero1", "adamw"),
-    slow("sequence_parallel", "adamw"),
+    nightly("zero1", "adamw"),
+    nightly("sequence_parallel", "adamw"),
     slow("two_d_sequence", "adafactor"),
     slow("context_ring_balanced", ""),
-    slow("gpipe", "adafactor"),
+    nightly("gpipe", "adafactor"),
     slow("pipeline_1f1b", "adamw"),
     slow("pipeline_interleaved", "adafactor"),
 ]
@@ -91,13 +95,13 @@ def test_every_dimension_of_a_decoder_may_be_padded(layout, optimizer):
 
 
 FAMILIES = [
-    slow("bert.quickstart_pairs", {"vocab": 61}, "two_d", VOCABULARY),
-    slow("t5.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
+    nightly("bert.quickstart_pairs", {"vocab": 61}, "two_d", VOCABULARY),
+    nightly("t5.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
     slow("gshard_m4.quickstart", {"source_vocab": 61, "target_vocab": 63}, "expert_tensor_parallel", VOCABULARY),
     slow("gpt.moe_quickstart", {"vocab": 61}, "expert_two_d", VOCABULARY),
-    slow("whisper.turbo", {"feed_forward.hidden_dim": 30}, "fully_sharded", ("mlp",)),
-    slow("multimodal.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
-    slow("vit.quickstart", {"feed_forward.hidden_dim": 30}, "two_d", ("mlp", "act_mlp")),
+    nightly("whisper.turbo", {"feed_forward.hidden_dim": 30}, "fully_sharded", ("mlp",)),
+    nightly("multimodal.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
+    nightly("vit.quickstart", {"feed_forward.hidden_dim": 30}, "two_d", ("mlp", "act_mlp")),
 ]
 
 

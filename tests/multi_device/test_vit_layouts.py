@@ -17,9 +17,9 @@ pytestmark = pytest.mark.integration
 VIT, SPARSE = "vit.quickstart", "vit.moe_quickstart"
 # Blocks are those of test_gpt_layouts.py and test_m4_layouts.py; what is this family's own is pictures cut in space.
 TABLE = [
-    *cases(VIT, keep=("spatial",), slow=("spatial_ring", "fully_sharded", "two_d", "pipeline_interleaved")),
+    *cases(VIT, keep=("spatial",), slow=("spatial_ring", "two_d"), nightly=("fully_sharded", "pipeline_interleaved")),
     *cases(SPARSE, slow=("expert_parallel", "expert_fsdp")),
-    *cases("vit.vit_22b", slow=("spatial",)),
+    *cases("vit.vit_22b", nightly=("spatial",)),
 ]
 
 

@@ -53,6 +53,13 @@ class Collective:
         return sum(shape.bytes for shape in self.shapes)
 
     @property
+    def sent(self) -> float:
+        """Bytes that each device sends in one run, if each sends as little as it can: of n devices' all-gather, reduce-scatter or
+        all-to-all (n - 1) / n of `bytes`, of their all-reduce twice as much, of a permute all of them."""
+        share = 1.0 if self.kind == "collective-permute" else 1 - 1 / self.size
+        return self.bytes * share * (2 if self.kind == "all-reduce" else 1)
+
+    @property
     def size(self) -> int:
         """Number of devices in a group; 2 for a permute."""
         return max(len(group) for group in self.groups)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from configs.experiment import Experiment
 from models.protocol import Staged
 from models.sharding import torus
-from models.sharding.layout import SLICE
+from models.sharding.layout import SLICE, Layout
 from models.sharding.params import ParamInfo
 from models.sharding.pipelines.gpipe import schedules
 from trainers.hlo import activations, variants
@@ -168,38 +168,47 @@ class Work:
         stages = s.stages if s else 1
         scores = sum(a.times * shard / a.itemsize for a, shard in self.shards if a.kind.quadratic)
         again = 3 * (done / needed - 1)  # the share of the forward pass that is computed a second time
-        summed = sum(a.times * self._sum_s(a, again, links) for a, _ in self.shards if a.kind.summed)
-        sent = sum(self._weight_s(info, links) for info in self.plan.parameters if info.is_matrix) + summed / stages
-        tokens = [(a, shard) for a, shard in self.shards if a.kind.exchanged]
-        exchanged = sum(a.times * self._exchange_s(a, shard, links) for a, shard in tokens) / stages
+        sent, exchanged = self.communication(links, again)
         traffic = SCORE_TRAFFIC * scores / stages / pod.chip.bandwidth
         copied = rounds * sum(a.times * shard for a, shard in self.shards if a.waits_on_host(self.e.execution)) / stages
         host = max(0.0, copied / pod.chip.host_link - FORWARD * products) + self.optimizer_on_host / pod.chip.host_link
         return products + host + rounds * (traffic + EXPOSED * sent + EXPOSED_ALL_TO_ALL * exchanged)
 
-    def _weight_s(self, info: ParamInfo, links: "Links") -> float:
-        """Returns the time to gather a weight forward and backward, scatter its gradient, and sum it over the weight's copies."""
+    def communication(self, links: "Links | Bytes", again: float = 0.0) -> tuple[float, float]:
+        """Returns what weights, gradients and sums of tensor-parallel sub-layers cost, and what exchanges of tokens do.
+
+        Args:
+          again: the share of the forward pass that is computed a second time.
+        """
+        stages = self.schedule.stages if self.schedule else 1
+        summed = sum(a.times * self._sums(a, again, links) for a, _ in self.shards if a.kind.summed)
+        weights = sum(self._weight(info, links) for info in self.plan.parameters if info.is_matrix)
+        exchanged = sum(a.times * self._exchanges(a, shard, links) for a, shard in self.shards if a.kind.exchanged)
+        return weights + summed / stages, exchanged / stages
+
+    def _weight(self, info: ParamInfo, links: "Links | Bytes") -> float:
+        """Returns what it costs to gather a weight forward and backward, scatter its gradient, and sum it over its copies."""
         cut, used = {axis for axes in self._cuts(info) for axis in axes}, self._in_place(info)
         gathered = tuple(cut.difference(used))
         rules = self.layout.resolve(info.scope.path)
         rows = {axis for name in ROWS for axis in rules.get(name, ())}
         size, is_trained = self._used(info), info.name in self.plan.trained
-        copies = links.seconds(size / self.layout.num_shards(gathered), tuple(rows - cut))
-        return links.seconds(size, gathered) * (2 + is_trained) + 2 * is_trained * copies
+        copies = links.gather(size / self.layout.num_shards(gathered), tuple(rows - cut))
+        return links.gather(size, gathered) * (2 + is_trained) + 2 * is_trained * copies
 
-    def _sum_s(self, a: Traced, again: float, links: "Links") -> float:
-        """Returns the time to gather the input of a tensor-parallel sub-layer and to sum its output, in all passes."""
+    def _sums(self, a: Traced, again: float, links: "Links | Bytes") -> float:
+        """Returns what it costs to gather the input of a tensor-parallel sub-layer and to sum its output, in all passes."""
         axes = self.rules.get(a.kind.summed, ())
         is_cut = any(axis in self.rules.get(name, ()) for name in POSITIONS for axis in axes)
         passes = 4 + is_cut + 2 * again  # a cut input is gathered for the weights' gradient, too
-        return passes * links.seconds(self._shard_bytes(a, POSITIONS), axes)
+        return passes * links.gather(self._shard_bytes(a, POSITIONS), axes)
 
-    def _exchange_s(self, a: Traced, size: float, links: "Links") -> float:
-        """Returns the time of the all-to-alls between groups and experts, in all passes."""
+    def _exchanges(self, a: Traced, size: float, links: "Links | Bytes") -> float:
+        """Returns the cost of the all-to-alls between groups and experts, in all passes."""
         axes = tuple(axis for axis in self.rules.get("act_expert", ()) if axis in self.rules.get("group", ()))
         how = self.e.execution
         again = a.kind.copies and not a.kept(how) and not a.waits_on_host(how)
-        return (3 if again else 2) * links.exchange_s(size, axes)
+        return (3 if again else 2) * links.exchange(size, axes)
 
 
 def _key(e: Experiment) -> Experiment:
@@ -230,13 +239,13 @@ class Links:
             along[letter] = along.get(letter, 1) * n
         return along
 
-    def seconds(self, size: float, axes: tuple[str, ...]) -> float:
+    def gather(self, size: float, axes: tuple[str, ...]) -> float:
         """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way;
         what is left of them after that, over the network between slices."""
         if SLICE in axes:
             inside = tuple(axis for axis in axes if axis != SLICE)
             left = size / self.layout.num_shards(inside)
-            return self.seconds(size, inside) + left * (1 - 1 / self.layout.slices) / self.network
+            return self.gather(size, inside) + left * (1 - 1 / self.layout.slices) / self.network
         n, along = self.layout.num_shards(axes), self._along(axes)
         if n == 1:
             return 0.0
@@ -246,10 +255,23 @@ class Links:
         rings = sum(2 for letter, chips in along.items() if chips == self.rings.get(letter))
         return size * (n - 1) / n / (self.link * (rings or len(along))) * self.per_chip / on_chip
 
-    def exchange_s(self, size: float, axes: tuple[str, ...]) -> float:
+    def exchange(self, size: float, axes: tuple[str, ...]) -> float:
         """Returns the time of an all-to-all of `size` bytes a device: over a quarter of the ring, or half the line, of its
         longest axis."""
         along = self._along(axes)
         along.pop(torus.ON_CHIP, 1)
         hops = (n / (8 if n == self.rings.get(letter) else 4) for letter, n in along.items())
         return self.per_chip * size * max(hops, default=0.0) / self.link
+
+
+class Bytes:
+    """Bytes that a device sends in collectives over mesh axes, whatever the links; it has the methods of `Links`."""
+
+    def __init__(self, layout: Layout):
+        self.layout = layout
+
+    def gather(self, size: float, axes: tuple[str, ...]) -> float:
+        """Returns the bytes sent to gather or scatter `size` bytes, or to exchange so many of each device."""
+        return size * (1 - 1 / self.layout.num_shards(axes))
+
+    exchange = gather

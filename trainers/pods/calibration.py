@@ -15,6 +15,7 @@ from typing import Any
 
 from data.paths import write_whole
 from trainers.pods.points import POINTS
+from trainers.runtime.chips import parse_slice
 
 FILE = Path(__file__).with_name("calibration.json")
 ENOUGH = 3  # points of a kind from which on it has a factor of its own
@@ -76,7 +77,7 @@ def rms(errors: Iterable[float]) -> float:
 
 def kind_of(row: Row) -> str:
     """Returns `MIXTURE`, or the TPU generation of a dense model."""
-    return MIXTURE if row["mixture"] else row["topology"].partition(":")[0]
+    return MIXTURE if row["mixture"] else parse_slice(row["topology"]).chip.name
 
 
 def _like(kind: str, rows: Sequence[Row]) -> Sequence[Row]:

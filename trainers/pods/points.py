@@ -17,7 +17,7 @@ from models.execution import Quantization
 from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.layout import Layout
-from models.sharding.layouts import fully_sharded, two_d
+from models.sharding.layouts import fully_sharded, over_slices, two_d
 from trainers.runtime.chips import USUAL, parse_slice
 
 
@@ -110,7 +110,7 @@ def _pax(layers: int, dim: int, rows: int, mesh: tuple[int, int]) -> Experiment:
     )
 
 
-def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> Experiment:
+def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full", offload: str = "none") -> Experiment:
     """MaxText's decoders for v5e and v5p: heads of 128, gated SiLU, rows of 2048 tokens.
 
     Args:
@@ -118,6 +118,7 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
         then layers.
       rows: of each chip.
       remat: MaxText's "full" recomputes a layer, its "minimal" keeps the products of weights: "dots".
+      offload: its "qkv_proj_offloaded" is "attention_in".
     """
     e = registry.load("gpt.maxtext_22b")
     whole, remainder = divmod(scale.bit_length() - 1, 3)
@@ -134,7 +135,7 @@ def _maxtext_v5(scale: int, rows: int, layout: Layout, remat: str = "full") -> E
             "attention.head_dim": 128,
         },
     )
-    execution = replace(e.execution, remat=remat, loss_chunks=4)
+    execution = replace(e.execution, remat=remat, offload=offload, loss_chunks=4)
     data = replace(e.data, batch_size=rows * layout.devices, length=2048)
     return replace(e, model=model, execution=execution, layout=layout, data=data)
 
@@ -191,7 +192,7 @@ def _published(topology: str, seconds: float, mfu: float, name: str, rows: int, 
 MLPERF = "derived from MLPerf 1.1 logs"
 V4 = "MaxText's README of 2023"
 PAX = "Pax's README, read off its chart (3 %)"
-V5E = "MaxText's README, 256 v5e"
+V5E = "MaxText's README of its v5e configurations"
 V5P = "MaxText's README of its v5p configurations"
 _QKV = "layer_in+attention_in"
 _QKVO = f"{_QKV}+attention_out"
@@ -205,6 +206,7 @@ _8X22B: dict[str, Any] = {
     "attention.heads": 48,
 }
 _DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
+_TWO = over_slices(fully_sharded(256, 1), 2)
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
     "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
@@ -219,6 +221,13 @@ POINTS = {
     "v5e_16b": Point(lambda: _maxtext_v5(16, 6, fully_sharded(256, 1)), "v5e:16x16", 0.611, "MaxText", V5E, kernel=True),
     "v5e_32b": Point(lambda: _maxtext_v5(32, 4, fully_sharded(256, 1)), "v5e:16x16", 0.669, "MaxText", V5E, kernel=True),
     "v5e_64b": Point(lambda: _maxtext_v5(64, 2, fully_sharded(256, 1)), "v5e:16x16", 0.599, "MaxText", V5E, kernel=True),
+    "v5e_128b": Point(
+        lambda: _maxtext_v5(128, 1, two_d(16, 16), offload="attention_in"), "v5e:16x16", 0.5606, "MaxText", V5E, True
+    ),
+    "v5e_16b_2_slices": Point(lambda: _maxtext_v5(16, 6, _TWO), "2xv5e:16x16", 0.5937, "MaxText", V5E, kernel=True),
+    "v5e_32b_2_slices": Point(lambda: _maxtext_v5(32, 4, _TWO), "2xv5e:16x16", 0.6481, "MaxText", V5E, kernel=True),
+    "v5e_64b_2_slices": Point(lambda: _maxtext_v5(64, 2, _TWO), "2xv5e:16x16", 0.5666, "MaxText", V5E, kernel=True),
+    "v5p_64b": Point(lambda: _maxtext_v5(64, 3, two_d(16, 4), "dots"), "v5p:4x4x4", 0.7031, "MaxText", V5P, kernel=True),
     "v5p_128b": Point(lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True),
     "v5p_128b_256": Point(lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True),
     "v5p_256b": Point(lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True),

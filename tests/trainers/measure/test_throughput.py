@@ -173,7 +173,9 @@ def report(trace) -> Callable[[Experiment], dict]:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("e", [GPT, *(pytest.param(e, marks=pytest.mark.slow) for e in (BERT, SPARSE))], ids=lambda e: e.name)
+@pytest.mark.parametrize(
+    "e", [GPT, pytest.param(BERT, marks=pytest.mark.slow), pytest.param(SPARSE, marks=pytest.mark.nightly)], ids=lambda e: e.name
+)
 def test_reports_are_complete_and_consistent(report, e):
     """Each report has all keys and goes through JSON; times and shares are in order."""
     figures = report(e)

@@ -1,0 +1,39 @@
+"""Contracts of communication cover what the equality tests compile; those tests hold them (tests.helpers.layouts)."""
+
+import pytest
+
+from tests.helpers import contracts
+
+
+def test_every_case_has_a_line_and_every_line_a_case():
+    """A case that is added to a TABLE needs a line, and no line is left of one that is gone."""
+    keys = [contracts.key(e) for e in contracts.cases()]
+    assert len(set(keys)) == len(keys)
+    assert set(keys) == contracts.lines().keys()
+
+
+def test_a_layout_of_eight_devices_sends_something():
+    """Every line has rows, whose bytes are known."""
+    for name, line in contracts.lines().items():
+        assert line["sent"] > 0 and line["rows"] and None not in line["rows"].values(), name
+
+
+def test_a_change_names_its_rows():
+    """What was sent before stands beside what is sent now; equal rows are left out."""
+    before = {"sent": 10, "least": 8, "rows": {"encoder all-gather data in loops": 5, "- all-reduce data once": 5}}
+    after = {"sent": 12, "least": 8, "rows": {"encoder all-gather data in loops": 7, "- all-reduce model once": 5}}
+    assert contracts.difference(before, after) == {
+        "- all-reduce data once": (5, None),
+        "- all-reduce model once": (None, 5),
+        "encoder all-gather data in loops": (5, 7),
+        "sent": (10, 12),
+    }
+    assert contracts.difference(after, after) == {}
+
+
+def test_a_step_that_sends_something_else_is_noticed(monkeypatch):
+    """The failure says what changed, and how the line is written anew if that is meant."""
+    e = next(contracts.cases())
+    monkeypatch.setattr(contracts, "lines", lambda: {contracts.key(e): {"sent": 1, "least": 0, "rows": {}}})
+    with pytest.raises(AssertionError, match=rf"'sent': \(1, 0\).*contracts {e.name}"):
+        contracts.assert_kept(e, [])
