@@ -19,7 +19,7 @@ def test_a_layout_of_eight_devices_sends_something():
 
 
 def test_a_change_names_its_rows():
-    """What was sent before stands beside what is sent now; equal rows are left out."""
+    """The former bytes stand beside the present ones; equal rows are left out."""
     before = {"sent": 10, "least": 8, "rows": {"encoder all-gather data in loops": 5, "- all-reduce data once": 5}}
     after = {"sent": 12, "least": 8, "rows": {"encoder all-gather data in loops": 7, "- all-reduce model once": 5}}
     assert contracts.difference(before, after) == {
