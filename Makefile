@@ -35,7 +35,7 @@ DEFAULTS := tests/models/test_gpt.py tests/models/test_gshard_m4.py tests/multi_
 test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's own optimisation, which the other tests replace by cheaper ones
 	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" $(DEFAULTS)
 
-test-all: test test-defaults test-slow  ## everything
+test-all: test test-defaults test-slow  ## what CI runs
 
 test-nightly: $(STAMP)  ## more layouts of more experiments than test-all has
 	$(PYTEST) -m nightly

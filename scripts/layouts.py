@@ -3,6 +3,7 @@
     python -m scripts.layouts                              every family
     python -m scripts.layouts gpt.palm_8b --layout two_d   one experiment, one layout
     python -m scripts.layouts gshard_m4.quickstart --mesh 8x1 --json
+    python -m scripts.layouts gpt.quickstart --layout 2xfully_sharded     two slices of four devices
 
 The model is tiny, in double precision, on random data and eight simulated devices. A row has the differences of losses, of the
 first step's gradients and of the parameters after three steps, and the compiled step's collectives. Layouts that a model cannot
@@ -34,14 +35,22 @@ EXPERIMENTS = (
     "conformer.small_unlabelled",
     "multimodal.pod",
 )
+MESHES = {1: ("2x4", "2x2x2"), 2: ("2x2", "2x2x1"), 4: ("1x2", "2x1x1")}  # of a slice's devices, by the number of slices
 TOLERANCE = {"losses": 1e-9, "gradients": 1e-9, "parameters": 1e-9, "routing": 1e-6}
 
 
 def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("experiment", nargs="*", help="names, FILE.py:FUNCTION or FILE.json; one of each family by default")
-    parser.add_argument("--layout", action="append", metavar="NAME", help="a layout; may be given several times; all by default")
-    parser.add_argument("--mesh", help="2x4, or 2x2x2 for pipelines: runs the layouts with so many mesh axes; by default both")
+    parser.add_argument(
+        "--layout",
+        action="append",
+        metavar="[Nx]NAME",
+        help="a layout, or one over N slices; may be given several times; all by default",
+    )
+    parser.add_argument(
+        "--mesh", help="2x4, or 2x2x2 for pipelines, of a slice: runs the layouts with so many mesh axes; by default both"
+    )
     parser.add_argument("--steps", type=int, default=3, help="that are compared")
     parser.add_argument("--json", action="store_true", help="print one JSON object a line")
     args = parser.parse_args()
@@ -57,16 +66,22 @@ def main() -> int:
     jax.config.update("jax_enable_x64", True)
     chosen = [registry.load(name) for name in args.experiment or EXPERIMENTS]
     known = {name for e in chosen for name in family_of(e.model).layouts}
-    for name in args.layout or ():
+    for text in args.layout or ():
+        slices, name = cli.split_slices(text)
         if name not in known:
             raise registry.ConfigError(f"no layout {name!r}{nearest(name, known)}")
+        if slices not in MESHES:
+            raise registry.ConfigError(
+                f"--layout {text!r}: eight devices are cut into {' or '.join(map(str, MESHES))} slices here"
+            )
     worst = False
     print("" if args.json else f"{'experiment':22} {'layout':22} {'mesh':6} " + " ".join(f"{k:>10}" for k in TOLERANCE))
     for e in chosen:
         e = equality.comparable(registry.tiny(cli.synthetic(e)))
         initial = equality.start(e)
         want = equality.reference(e, args.steps, initial)
-        for name, mesh in selected(family_of(e.model).layouts, args.layout or known, args.mesh):
+        makes = family_of(e.model).layouts
+        for name, mesh in selected(makes, args.layout or makes, args.mesh):
             began = time.monotonic()
             named = dataclasses.replace(e, layout=cli.named_layout(e, f"{name}:{mesh}"))
             row = {"experiment": e.name, "layout": name, "mesh": mesh}
@@ -91,11 +106,14 @@ def main() -> int:
 
 
 def selected(layouts: Mapping[str, Recipe], names: Collection[str], mesh: str | None) -> Iterator[tuple[str, str]]:
-    """Yields (name, mesh) of the layouts of these names; of a given mesh only those with its number of axes."""
-    for name, make in layouts.items():
-        shape = mesh or ("2x4", "2x2x2")[len(make.axes) - 2]
-        if name in names and shape.count("x") + 1 == len(make.axes):
-            yield name, shape
+    """Yields (name, mesh) of the layouts of these names, over slices too; of a given mesh only those with its number of axes."""
+    for text in names:
+        slices, name = cli.split_slices(text)
+        if name in layouts:
+            axes = len(layouts[name].axes)
+            shape = mesh or MESHES[slices][axes - 2]
+            if shape.count("x") + 1 == axes:
+                yield text, shape
 
 
 if __name__ == "__main__":

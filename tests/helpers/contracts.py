@@ -1,8 +1,8 @@
 """Contracts of communication: what the steps of tiny experiments send under their layouts, as tests/contracts.json has it.
 
     .venv/bin/python -m tests.helpers.contracts                    compiles every case and rewrites the file: minutes
-    .venv/bin/python -m tests.helpers.contracts --compare          prints the cases that differ under the installed JAX
-    .venv/bin/python -m tests.helpers.contracts gpt.quickstart     rewrites those of some experiments
+    .venv/bin/python -m tests.helpers.contracts gpt.quickstart     rewrites the lines of some experiments
+    .venv-newest/bin/python -m tests.helpers.contracts             the same for a newer JAX: only lines that differ
 
 A case is a row of a TABLE in tests/multi_device: an experiment, a layout and its mesh. Its line has
 
@@ -11,12 +11,16 @@ A case is a row of a TABLE in tests/multi_device: an experiment, a layout and it
 - `sent`: the bytes that a device sends;
 - `least`: those of an analytic bound (trainers.pods.bound), which has weights gathered forward and backward, gradients summed
   once, sums and exchanges of activations by the layout's rules; null for rings of keys, which it does not know.
+
+Lines are of the JAX for Python 3.11. Another release notes some collectives for another component, so rows are compared without
+it; where it sends something else, the line is written again under that release ("differs").
 """
 
 import argparse
 import functools
 import importlib
 import json
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -63,23 +67,31 @@ def least(e: Experiment) -> int | None:
 
 
 @functools.cache
-def lines() -> dict[str, Line]:
-    """The file."""
+def stored() -> dict[str, Any]:
+    """The file: the `jax` that wrote its lines, `cases` (lines by key), `differs` (by release of another JAX, lines by key)."""
     return json.loads(FILE.read_text())
 
 
-def difference(before: Line | None, after: Line) -> dict[str, Any]:
+def difference(before: Line, after: Line, *, by_component: bool) -> dict[str, Any]:
     """Returns (before, after) of each row and sum that changed."""
-    flat = [{**(one or {}), **(one or {}).get("rows", {})} for one in (before, after)]
-    names = sorted((set(flat[0]) | set(flat[1])) - {"rows"})
+    flat = [_flat(line, by_component) for line in (before, after)]
+    names = sorted(flat[0].keys() | flat[1].keys())
     return {name: (flat[0].get(name), flat[1].get(name)) for name in names if flat[0].get(name) != flat[1].get(name)}
+
+
+def _flat(line: Line, by_component: bool) -> Counter[str]:
+    flat = Counter({name: value for name, value in line.items() if name != "rows"})
+    for name, size in line.get("rows", {}).items():
+        flat[name if by_component else name.partition(" ")[2]] += size
+    return flat
 
 
 def assert_kept(e: Experiment, collectives: Sequence[Collective]) -> None:
     """Fails if a compiled step sends anything else than its line says; passes where there is no line."""
-    name = key(e)
-    if name in lines():
-        changed = difference(lines()[name], line(e, collectives))
+    name, file = key(e), stored()
+    if name in file["cases"]:
+        before = file["differs"].get(jax.__version__, {}).get(name, file["cases"][name])
+        changed = difference(before, line(e, collectives), by_component=jax.__version__ == file["jax"])
         assert not changed, f"{name}: {changed}; if it is meant: .venv/bin/python -m tests.helpers.contracts {e.name}"
 
 
@@ -102,22 +114,34 @@ def compiled(e: Experiment) -> Line:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment", nargs="*", help="all by default")
-    parser.add_argument("--compare", action="store_true", help="print what differs, and write nothing")
     args = parser.parse_args()
-    before = lines() if FILE.exists() else {}
+    file = stored() if FILE.exists() else {"jax": jax.__version__, "cases": {}, "differs": {}}
+    own = jax.__version__ == file["jax"]
+    before = file["cases"] if own else file["differs"].get(jax.__version__, {})
     after: dict[str, Line] = {}
     for e in cases():
         name = key(e)
         if args.experiment and e.name not in args.experiment:
-            if name in before:
-                after[name] = before[name]
+            after |= {name: before[name]} if name in before else {}
             continue
-        after[name] = compiled(e)
-        if changed := difference(before.get(name), after[name]):
+        now = compiled(e)
+        if changed := difference(file["cases"].get(name, {}), now, by_component=own):
             print(name, json.dumps(changed), flush=True)
-    if not args.compare:
-        FILE.write_text("{\n" + ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in after.items()) + "\n}\n")
+        if own or changed:
+            after[name] = now
+    write(file | {"cases": after} if own else file | {"differs": file["differs"] | {jax.__version__: after}})
     return 0
+
+
+def write(file: dict[str, Any]) -> None:
+    """Writes the file, a case a line."""
+    differs = {release: _lines(table) for release, table in file["differs"].items()}
+    texts = ", ".join(f"{json.dumps(release)}: {text}" for release, text in differs.items())
+    FILE.write_text(f'{{"jax": "{file["jax"]}", "cases": {_lines(file["cases"])}, "differs": {{{texts}}}}}\n')
+
+
+def _lines(table: dict[str, Line]) -> str:
+    return "{\n" + ",\n".join(f"{json.dumps(name)}: {json.dumps(line)}" for name, line in table.items()) + "\n}"
 
 
 if __name__ == "__main__":
