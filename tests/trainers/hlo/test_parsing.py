@@ -414,3 +414,17 @@ def test_read_trip_counts_equal_the_noted_ones(compiled):
     """Without the compiler's notes, as on a TPU, the loops themselves tell the same trip counts."""
     bare = re.sub(r'"known_trip_count":\{"n":"\d+"\}', "", compiled)
     assert bare != compiled and loops(parse(bare)) == loops(parse(compiled))
+
+
+@pytest.mark.parametrize(
+    ("text", "sent"),
+    [
+        ("all-reduce(%x), replica_groups={{0,1,2,3},{4,5,6,7}}, to_apply=%add", 2 * 128 * 3 / 4),
+        ("all-gather(%x), replica_groups={{0,1,2,3},{4,5,6,7}}, dimensions={0}", 4 * 128 * 3 / 4),
+        ("all-to-all(%x), replica_groups={{0,4},{1,5},{2,6},{3,7}}, dimensions={0}", 128 / 2),
+        ("collective-permute(%x), source_target_pairs={{0,1},{1,0}}", 128),
+    ],
+)
+def test_bytes_sent_are_the_fewest_that_do(text, sent):
+    """Of 128 bytes a device: a sum is scattered and gathered, and nobody sends to itself."""
+    assert collective(text).sent == sent

@@ -12,14 +12,14 @@ from configs.optimizers import Constant, Sgd
 from models.families import family_of
 from models.sharding import torus
 from models.sharding.layout import Layout, LayoutError
-from models.sharding.layouts import two_d_sequence
+from models.sharding.layouts import data_parallel, fully_sharded, two_d_sequence
 from trainers.hlo.activations import activations, program_flops
 from trainers.hlo.formatting import seconds as formatted
 from trainers.hlo.model_flops import model_flops
 from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import make_plan
 from trainers.pods import search as module
-from trainers.pods.bound import Bound, bound
+from trainers.pods.bound import Bound, Bytes, Work, bound
 from trainers.pods.layout_candidates import Candidate, candidates, describe, distance
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
 from trainers.runtime.chips import GIB, PodError, Slice, parse_slice
@@ -369,3 +369,13 @@ def test_nearest_that_fit_gives_up_after_six(small, tmp_path):
     compiler = Compiler(lambda c: None)
     assert nearest_that_fit(with_remat(small, "none"), FOUR, compiler, folder=tmp_path, say=lambda line: None) == []
     assert 0 < len(compiler.asked) <= 6
+
+
+def test_communication_is_counted_in_bytes_too():
+    """Under data parallelism each weight's gradient is summed once over eight devices; fully sharded it is scattered, and the
+    weight gathered forward and backward."""
+    e = registry.tiny(registry.load("gpt.quickstart"))
+    for layout, passes in ((data_parallel(8, 1), 2), (fully_sharded(8, 1), 3)):
+        work = Work(dataclasses.replace(e, layout=layout))
+        size = sum(info.size for info in work.plan.parameters if info.is_matrix) * work.itemsize
+        assert work.communication(Bytes(layout)) == (pytest.approx(passes * size * 7 / 8), 0)
