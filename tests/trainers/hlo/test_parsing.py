@@ -426,5 +426,5 @@ def test_read_trip_counts_equal_the_noted_ones(compiled):
     ],
 )
 def test_bytes_sent_are_the_fewest_that_do(text, sent):
-    """Of 128 bytes a device: a sum is scattered and gathered, and nobody sends to itself."""
+    """Each device has 128 bytes: a sum is scattered and gathered, and nobody sends to itself."""
     assert collective(text).sent == sent
