@@ -29,8 +29,8 @@ test-slow: $(STAMP)  ## what test-all has beside test
 	$(PYTEST) -m slow
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
-# Two families, layouts and the trainer: what depends on what is drawn, or on how it is compiled.
-DEFAULTS := tests/models/test_gpt.py tests/models/test_gshard_m4.py tests/multi_device/test_gpt_layouts.py tests/trainers/test_trainer.py tests/test_old_checkpoints.py
+# A family, its layouts and the trainer: what depends on what is drawn, or on how it is compiled.
+DEFAULTS := tests/models/test_gpt.py tests/multi_device/test_gpt_layouts.py tests/trainers/test_trainer.py tests/test_old_checkpoints.py
 
 test-defaults: $(STAMP)  ## a part of test with JAX's own generator and XLA's own optimisation, which the other tests replace by cheaper ones
 	SHARDZOO_DEFAULTS=1 $(PY) -m pytest -q -n 2 --dist loadfile -m "not slow and not nightly" $(DEFAULTS)

@@ -439,7 +439,7 @@ def structured(rng: np.random.Generator, rows: int, length: int) -> dict[str, ja
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_codebook_collapses_without_the_contrastive_loss_and_not_with_it():
     """w2v-BERT (arXiv 2108.06209, section 4.4.1): masked prediction alone makes all positions one code, which is then easy to
     predict; the contrastive loss keeps them apart."""

@@ -9,7 +9,7 @@ pytestmark = pytest.mark.integration
 
 TABLE = [
     *cases("multimodal.quickstart", nightly=("announcement",)),
-    *cases("multimodal.pod", slow=("announcement", "towers"), nightly=("gathered_towers", "towers_in_space", "fully_sharded")),
+    *cases("multimodal.pod", slow=("towers",), nightly=("announcement", "gathered_towers", "towers_in_space", "fully_sharded")),
 ]
 
 

@@ -184,7 +184,7 @@ def test_a_tpu_runs_attention_by_a_kernel():
     assert said(KERNEL) == {"kernels": {"fwd": 2, "dq": 1, "dkv": 1}, "gathers_in_loops": 0}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tpu_step_is_compiled_with_its_plans_options():
     """Without being asked a step has the gathers that its plan prices, some of them beside other work, which no options would
     give; the compiler takes all options of the set, and one that it does not know is named in a line."""
