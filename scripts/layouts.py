@@ -15,9 +15,11 @@ import json
 import sys
 import time
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from configs.registry import ConfigError
 from models.errors import nearest
+from models.sharding.layout import split_slices
 from models.sharding.layouts import Recipe
 from scripts import cli
 
@@ -66,14 +68,7 @@ def main() -> int:
     jax.config.update("jax_enable_x64", True)
     chosen = [registry.load(name) for name in args.experiment or EXPERIMENTS]
     known = {name for e in chosen for name in family_of(e.model).layouts}
-    for text in args.layout or ():
-        slices, name = cli.split_slices(text)
-        if name not in known:
-            raise registry.ConfigError(f"no layout {name!r}{nearest(name, known)}")
-        if slices not in MESHES:
-            raise registry.ConfigError(
-                f"--layout {text!r}: eight devices are cut into {' or '.join(map(str, MESHES))} slices here"
-            )
+    check(args.layout or (), known)
     worst = False
     print("" if args.json else f"{'experiment':22} {'layout':22} {'mesh':6} " + " ".join(f"{k:>10}" for k in TOLERANCE))
     for e in chosen:
@@ -105,10 +100,20 @@ def main() -> int:
     return int(worst)
 
 
+def check(texts: Iterable[str], known: Collection[str]) -> None:
+    """Raises ConfigError for a layout that no family has, or over a number of slices that has no mesh here."""
+    for text in texts:
+        slices, name = split_slices(text)
+        if name not in known:
+            raise ConfigError(f"no layout {name!r}{nearest(name, known)}")
+        if slices not in MESHES:
+            raise ConfigError(f"--layout {text!r}: eight devices are cut into {' or '.join(map(str, MESHES))} slices here")
+
+
 def selected(layouts: Mapping[str, Recipe], names: Collection[str], mesh: str | None) -> Iterator[tuple[str, str]]:
     """Yields (name, mesh) of the layouts of these names, over slices too; of a given mesh only those with its number of axes."""
     for text in names:
-        slices, name = cli.split_slices(text)
+        slices, name = split_slices(text)
         if name in layouts:
             axes = len(layouts[name].axes)
             shape = mesh or MESHES[slices][axes - 2]

@@ -88,7 +88,7 @@ def _exchanged(few: tuple[int, int], many: tuple[int, int], size: float) -> Iter
     """
     notes = {
         True: "the planner's torus model, of v3 chips (70 GB/s a link)",
-        False: "the same model, where no link closes a dimension to a ring: the paper's times are near it, at all sizes",
+        False: "the same model, where no link closes a dimension to a ring",
     }
     for rings, note in notes.items():
         growth = _exchange(many[0], size, rings) / _exchange(few[0], size, rings)

@@ -50,6 +50,8 @@ GPT = [
 MOE = ["gshard_m4.quickstart", "--tiny", "--layout", "expert_fully_sharded:1x8", "--model.dropout", "0", *EXACT]
 # Stacks in different modes, a tensor-parallel encoder under an expert-parallel decoder, over all devices of both processes.
 MIXED = ["gshard_m4.quickstart", "--tiny", "--layout", "mixed:2x4", *EXACT]
+# Towers in different modes: stages of the audio tower, and copies of the experts, lie in different processes.
+TOWERS = ["multimodal.pod", "--tiny", "--layout", "towers:2x2x2", *EXACT]
 STEPS, ROWS = 4, 16  # of a GPT run, and of each of its batches
 
 
@@ -219,13 +221,16 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == runlog.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "run"),
+    [pytest.param("mixed", MIXED, marks=pytest.mark.slow), pytest.param("towers", TOWERS, marks=pytest.mark.nightly)],
+)
 @pytest.mark.integration
-def test_stacks_in_different_modes_over_two_processes(start):
-    """Losses are those of one process, to 1e-12."""
+def test_parts_in_different_modes_over_two_processes(start, name, run):
+    """Stacks, or towers of pictures and sounds: losses are those of one process, to 1e-12."""
     runs = []
-    for name, n in (("mixed_one", 1), ("mixed_two", 2)):  # one after the other: three processes would compile on two cores
-        runs.append(start(name, n, *MIXED, "--train.steps", "3"))
+    for n in (1, 2):  # one after the other: three processes would compile on two cores
+        runs.append(start(f"{name}_{n}", n, *run, "--train.steps", "3"))
         assert set(runs[-1].end()) == {runlog.DONE}, runs[-1].complained(0)
     assert_losses_equal(runs[1], runs[0], 3)
 
