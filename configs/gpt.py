@@ -229,11 +229,19 @@ def gspmd_1t_pipelined() -> Experiment:
     Modelled: 73.1 s, 51 % MFU.
     """
     e = gspmd_1t()
-    return replace(e, layout=_stages(768), execution=replace(e.execution, remat="full"))
+    return replace(e, layout=_stages((4, 64, 8), ("y4", "zy4"), 768), execution=replace(e.execution, remat="full"))
 
 
-def _stages(microbatches: int, *, positions: bool = False, **optimizer: str) -> Layout:
-    """Returns a layout of 64 stages of two chunks on 2048 chips, which cuts the residual stream and the stash by positions.
+def _stages(
+    mesh: tuple[int, int, int],
+    torus: tuple[str, str],
+    microbatches: int,
+    chunks: int = 2,
+    *,
+    positions: bool = False,
+    **optimizer: str,
+) -> Layout:
+    """Returns a layout of interleaved stages, tensor parallel over 8, which cuts the residual stream and the stash by positions.
 
     The embedding is cut by rows over the stages and by its model dimension over the tensor-parallel chips. Every chip looks up
     all positions in the columns that it has; what is found is exchanged for all columns of the chip's own positions, so that
@@ -241,10 +249,15 @@ def _stages(microbatches: int, *, positions: bool = False, **optimizer: str) -> 
     meet once a step, are not.
 
     Args:
+      mesh: (copies, stages, 8), chips of the axes "data", "stage" and "model".
+      torus: the dimensions of the slice that "data" and "stage" lie along; "model" has all of x.
+      microbatches: of a row of each copy.
+      chunks: of layers in a stage.
       positions: whether the model has a table of positions, which is cut and looked up in the same way.
       optimizer: further rules of the optimizer's state.
     """
-    base = pipelines("decoder")["pipeline_interleaved"](64, 4, 8, microbatches=microbatches)
+    data, stage, model = mesh
+    base = pipelines("decoder")["pipeline_interleaved"](stage, data, model, microbatches=microbatches)
     columns = rules(embed="model", act_table="model", act_embed="model", res_length=None)
     embedding = also(columns, vocab="stage", act_vocab="stage")
     learned = (("position_embedding", columns),) if positions else ()
@@ -252,9 +265,10 @@ def _stages(microbatches: int, *, positions: bool = False, **optimizer: str) -> 
         base,
         rules=also(base.rules, res_length="model"),
         components=(*base.components, ("embedding", embedding), *learned),
+        pipelines=tuple((name, replace(pipeline, chunks=chunks)) for name, pipeline in base.pipelines),
         optimizer=rules(**optimizer),
         mesh=tuple((axis, dict(base.mesh)[axis]) for axis in ("data", "stage", "model")),
-        torus=(("data", "y4"), ("stage", "zy4"), ("model", "x")),
+        torus=(("data", torus[0]), ("stage", torus[1]), ("model", "x")),
     )
 
 
@@ -353,14 +367,57 @@ def megatron_1008b() -> Experiment:
     return _megatron(layers=128, dim=25_600, heads=160, batch=2048, mesh=two_d_sequence(256, 8))
 
 
-def megatron_1008b_pipelined() -> Experiment:
-    """Megatron 1008.0B as the paper runs it, in 64 stages, tensor parallel over 8: here 4 data-parallel copies on 2048 chips.
+def _megatron_pipelined(
+    e: Experiment, copies: int, stages: int, data: str, stage: str, chunks: int = 2, rows: int = 2
+) -> Experiment:
+    """Returns an experiment as the paper runs it: stages of `chunks` chunks, tensor parallel over 8, microbatches of `rows` rows,
+    and with Adam's moments cut over the copies (ZeRO-1)."""
+    microbatches = e.data.batch_size // (copies * rows)
+    layout = _stages((copies, stages, 8), (data, stage), microbatches, chunks, positions=True, embed="data")
+    # A stage keeps its chunks' inputs and computes the rest again; what layers keep for that time would be computed a third time.
+    return replace(e, layout=layout, execution=replace(e.execution, remat="none"))
 
-    Interleaved 1F1B with two chunks of a layer a stage, 512 microbatches of a row; Adam's moments cut over the copies (ZeRO-1).
-    Modelled: 96 s, 47 % MFU.
-    """
-    e = megatron_1008b()
-    return replace(e, layout=_stages(512, positions=True, embed="data"))
+
+megatron_39_1b_pipelined = row(
+    _megatron_pipelined,
+    "39.1B in the paper's 2 stages, each of 2 chunks of 12 layers.",
+    megatron_39_1b(),
+    32,
+    2,
+    "zy4",
+    "y2",
+    2,
+    4,
+)
+megatron_76_1b_pipelined = row(
+    _megatron_pipelined, "76.1B in the paper's 4 stages, each of 3 chunks of 5 layers.", megatron_76_1b(), 32, 4, "yz4", "z4", 3
+)
+megatron_145_6b_pipelined = row(
+    _megatron_pipelined, "145.6B in the paper's 8 stages, each of 2 chunks of 5 layers.", megatron_145_6b(), 24, 8, "yz2", "z8"
+)
+megatron_310_1b_pipelined = row(
+    _megatron_pipelined, "310.1B in the paper's 16 stages, each of 3 chunks of 2 layers.", megatron_310_1b(), 16, 16, "y", "z", 3
+)
+
+
+def megatron_529_6b_pipelined() -> Experiment:
+    """529.6B in the paper's 35 stages, each of 3 chunks of a layer, in 16 copies: 35 chips need sides of 20 and 28, so that the
+    slice has 4480 chips, more than a pod of TPU v4. Here batch 2240, of which 35 stages have whole rounds."""
+    e = megatron_529_6b()
+    e = replace(e, data=replace(e.data, batch_size=2240))
+    return _megatron_pipelined(e, 16, 35, "y4z4", "y5z7", 3)
+
+
+megatron_1008b_pipelined = row(
+    _megatron_pipelined,
+    "1008.0B in the paper's 64 stages, each of 2 chunks of a layer, in 4 copies. Modelled: 96 s, 47 % MFU.",
+    megatron_1008b(),
+    4,
+    64,
+    "y4",
+    "zy4",
+    rows=1,
+)
 
 
 # --- PaLM, arXiv 2204.02311, Table 1 -----------------------------------------------------------------------------

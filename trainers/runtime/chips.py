@@ -110,7 +110,8 @@ _UNMOVED = {
     **{f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in _COLLECTIVES},
 }
 _V7X = {name: {**options, **_UNMOVED} for name, options in _SPARSE.items()}
-_V5E = {"overlapped": {**_UNWOUND, **_ASYNC, **_FUSED}, "windowed": {**_ASYNC, **_FUSED}, "plain": {}}
+_GATHERED = {"xla_enable_async_all_gather": "true"}  # v5e's compiler refuses an asynchronous all-to-all
+_V5E = {"overlapped": {**_UNWOUND, **_GATHERED, **_FUSED}, "windowed": {**_GATHERED, **_FUSED}, "plain": {}}
 
 CHIPS = {
     chip.name: chip
