@@ -27,7 +27,8 @@ class ConfigError(UserError):
 
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
-PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt"}  # modules of configs/ whose experiments are named as another's
+# Modules of configs/ whose experiments are named otherwise, as another module's most often.
+PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt", "mlperf_language": "mlperf"}
 
 
 def names() -> list[str]:
