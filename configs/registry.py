@@ -104,6 +104,13 @@ def load(name: str) -> Experiment:
     return dataclasses.replace(e, name=short)
 
 
+def file_of(name: str) -> str:
+    """Returns the file of an experiment as `load` names it, with its function: "configs/gpt.py:quickstart"."""
+    if files.is_file(name):
+        return name
+    return f"{lookup(name).__module__.replace('.', '/')}.py:{name.rpartition('.')[2]}"
+
+
 def page(name: str) -> str:
     """Returns the documentation of the experiment of this name; "" for one of a file that this process has not loaded."""
     if files.is_file(name):

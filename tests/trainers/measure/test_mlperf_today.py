@@ -1,0 +1,345 @@
+"""MLPerf's benchmarks of the rounds 5.1 to 6.1: rules, miniature runs, submissions and predicted minutes, by MLPerf's own checkers."""
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlperf_logging.mllog import mllog
+from mlperf_logging.rcp_checker import rcp_checker
+from mlperf_logging.system_desc_checker import system_desc_checker
+
+from configs import registry
+from configs.experiment import Experiment, HeldOut
+from configs.optimizers import AdamW, Constant
+from configs.overrides import override
+from configs.registry import ConfigError
+from data.text.config import TextData
+from data.vocabularies import tokenizers
+from models.errors import UserError
+from models.parts.nested import changed
+from scripts import mlperf_report
+from scripts.lab import mlperf_minutes as minutes_command
+from tests.helpers.caches import write_text_cache
+from tests.helpers.runs import run
+from trainers import trainer
+from trainers.measure import mlperf_benchmarks, mlperf_log, mlperf_minutes, mlperf_package, mlperf_rules, mlperf_system
+from trainers.measure.mlperf_benchmarks import BENCHMARKS, Benchmark
+from trainers.measure.mlperf_log import Request
+from trainers.measure.mlperf_rules import complaints, read, status, value, verdict
+
+NAMES = ["llama31_8b", "gpt_oss_20b", "deepseekv3_671b", "llama2_70b_lora"]
+EACH = [(name, ruleset) for name in NAMES for ruleset in BENCHMARKS[name].rulesets]
+
+
+def full(name: str, ruleset: str = "") -> Experiment:
+    """The experiment as the ruleset wants it: DeepSeek-V3 is evaluated from the first step under 6.0."""
+    e = registry.load(f"mlperf.{name}")
+    e = dataclasses.replace(e, data=dataclasses.replace(e.data, cache="mine"))
+    return override(e, ["--train.eval-from", "0"]) if (name, ruleset) == ("deepseekv3_671b", "6.0.0") else e
+
+
+def values(name: str, ruleset: str = "", **changes: Any) -> dict[str, Any]:
+    """What a log of the whole benchmark says before the run starts."""
+    benchmark = BENCHMARKS[name]
+    return {
+        "submission_benchmark": name,
+        "submission_division": "closed",
+        "submission_org": "us",
+        "submission_platform": "16x TPU v5p",
+        "ruleset": mlperf_rules.ruleset(benchmark, ruleset),
+        "experiment": f"mlperf.{name}",
+        "config_filename": registry.file_of(f"mlperf.{name}"),
+        **mlperf_rules.settings(full(name), benchmark),
+        "train_samples": 100,
+        "eval_samples": 1024,
+    } | changes
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_experiments_name_their_benchmark(name):
+    """The field decides, not the kind of data; random tokens have nothing to score; a name that is none has a nearest one."""
+    e = full(name)
+    assert mlperf_rules.benchmark(e) is BENCHMARKS[name]
+    assert mlperf_rules.benchmark(registry.load(f"mlperf.{name}")) is mlperf_benchmarks.THROUGHPUT
+    wrong = override(e, ["--train.benchmark", f"{name}x"])
+    with pytest.raises(ConfigError, match=rf"{name}x': no such benchmark; did you mean '{name}'"):
+        mlperf_rules.benchmark(wrong)
+
+
+@pytest.mark.parametrize(("name", "ruleset"), EACH)
+def test_a_full_size_experiment_is_refused_by_nothing(name, ruleset):
+    """Before training: the made-up log passes MLPerf's checker, and nothing that the rules fix beside it is another."""
+    e, benchmark = full(name, ruleset), BENCHMARKS[name]
+    request = Request(folder=Path("none"), division="closed", ruleset=ruleset)
+    mlperf_log._check_in_advance(request, e, benchmark, values(name, ruleset))
+    assert e.optimizer.schedule.peak in (4e-4, 2.4e-5)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags", "said"),
+    [
+        ("llama31_8b", ["--optimizer.b2", "0.999"], r"opt_adamw_beta_2 is 0.999, must be: v\['value'\] == 0.95"),
+        ("llama31_8b", ["--optimizer.schedule.floor", "0"], r"opt_end_learning_rate is 0.0, must be 4e-05 \(rules\)"),
+        ("llama31_8b", ["--train.eval-every", "100"], "interval of evaluations is 100 steps, must be 768.*--train.eval-every 768"),
+        ("gpt_oss_20b", ["--data.length", "4096"], "max_sequence_length is 4096, must be"),
+        ("deepseekv3_671b", ["--train.eval-from", "0"], "eval_accuracy is .*must be"),
+        ("deepseekv3_671b", ["--optimizer.schedule.peak", "1e-4"], "opt_base_learning_rate is 0.0001"),
+        ("llama2_70b_lora", ["--train.finetune.lora.alpha", "16"], r"lora_alpha is 16.0, must be 32 \(rules\)"),
+        ("llama2_70b_lora", ["--train.eval-from", "48"], "first evaluation is 48 steps, must be 192"),
+    ],
+)
+def test_what_the_rules_fix_is_refused(name, flags, said):
+    """In the closed division, before training, by the checker or by what stands in the rules alone."""
+    e = override(full(name), flags)
+    changes = mlperf_rules.settings(e, BENCHMARKS[name])
+    with pytest.raises(ConfigError, match=said):
+        mlperf_log._check_in_advance(
+            Request(folder=Path("none"), division="closed"), e, BENCHMARKS[name], values(name, **changes)
+        )
+
+
+def test_a_benchmark_has_rulesets():
+    """A round without it is refused in a line with those that have it; by default the newest is followed."""
+    assert mlperf_rules.ruleset(BENCHMARKS["llama31_8b"]) == "6.1.0" and mlperf_rules.ruleset(mlperf_benchmarks.BERT) == "4.1.0"
+    with pytest.raises(ConfigError, match=r"'5.1.0': gpt_oss_20b is a benchmark of 6.0.0, 6.1.0"):
+        mlperf_rules.ruleset(BENCHMARKS["gpt_oss_20b"], "5.1.0")
+
+
+def test_evaluations_are_where_the_rules_have_them():
+    """12,288 rows in whole batches; DeepSeek's first one by 6.1's formula; the fourth of the fine-tuning is its first."""
+    assert BENCHMARKS["llama31_8b"].evaluations(96, "6.1.0") == (128, 128)
+    assert BENCHMARKS["llama31_8b"].evaluations(40, "6.1.0") == (308, 308)
+    assert BENCHMARKS["deepseekv3_671b"].evaluations(15_360, "6.1.0") == (1, 43)
+    assert BENCHMARKS["deepseekv3_671b"].evaluations(16_384, "6.0.0") == (1, 1)
+    assert BENCHMARKS["llama2_70b_lora"].evaluations(8, "6.1.0") == (48, 192)
+
+
+# --- miniature runs ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def data(tmp_path, monkeypatch) -> Path:
+    """A data folder with a text cache of 20 held-out documents in rows of 16."""
+    folder = tmp_path / "data"
+    write_text_cache(folder / "caches" / "mine", tokenizers.train_bpe, 300, 16)
+    monkeypatch.setenv("SHARDZOO_DATA", str(folder))
+    return folder
+
+
+def miniature(name: str) -> Experiment:
+    """The experiment by its model's `tiny()`, on rows of 16, with three steps to the first evaluation."""
+    e = registry.tiny(registry.load(f"mlperf.{name}"))
+    lora = e.train.finetune.lora
+    return dataclasses.replace(
+        e,
+        model=changed(e.model, {"vocab": 320}),
+        data=TextData(cache="mine", batch_size=16, length=16),
+        optimizer=AdamW(schedule=Constant(value=1e-2)),
+        eval=HeldOut(split="test", rows=8, batch_size=8),
+        execution=dataclasses.replace(e.execution, dtype="float32", loss_chunks=1),
+        train=dataclasses.replace(e.train, steps=6, microbatches=1, eval_every=3, eval_from=3, log_every=1),
+    ) if lora else e
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("name", NAMES)
+def test_a_miniature_run_makes_a_log_that_passes(name, data, tmp_path, monkeypatch):
+    """From start to the target, which the miniature meets at its first evaluation; what it cannot have is its size.
+
+    The log's settings are those of the whole experiment, where a miniature's rows, batch and evaluated rows would be refused; its
+    events, times, scores and the order of all come from the run. The checker of each ruleset accepts it.
+    """
+    e, benchmark = miniature(name), BENCHMARKS[name]
+    settings, samples = mlperf_rules.settings(full(name), benchmark), {"eval_samples": 1024}
+    first = mlperf_rules.first_evaluation(full(name))
+    with monkeypatch.context() as patch:
+        patch.setattr(mlperf_rules, "settings", lambda *_: settings | samples)
+        patch.setattr(mlperf_rules, "first_evaluation", lambda _: first)
+        patch.setattr(Benchmark, "met", lambda self, score: score < math.inf)
+        described = mlperf_log._description
+        patch.setattr(mlperf_log, "_description", lambda *args: described(*args) | samples)
+        assert run(e, tmp_path / "run", Request(folder=tmp_path / "logs", division="closed", org="us")) == trainer.DONE
+    path = tmp_path / "logs" / "result_0.txt"
+    events = read(path)
+    assert status(events) == "success" and value(events, "ruleset") == "6.1.0"
+    assert value(events, "config_filename") == f"configs/mlperf_language.py:{name}"
+    assert [event.key for event in events[-3:]] == ["eval_accuracy", "eval_stop", "run_stop"]
+    score = value(events, "eval_accuracy")
+    assert 0 < score < math.log(320) + 1
+    batch = settings["global_batch_size"]
+    assert events[-1].metadata["samples_count"] == 3 * batch
+    # What is left to say against it is the miniature's score, and where DeepSeek's first evaluation is.
+    text = path.read_text().replace(f'"value": {score}', f'"value": {benchmark.target}')
+    text = text.replace(f'_count": {3 * batch}', f'_count": {first[1] * batch}').replace(
+        f'"epoch_num": {3 * batch}', f'"epoch_num": {first[1] * batch}'
+    )
+    for ruleset in benchmark.rulesets:
+        copy = tmp_path / f"result_{ruleset}.txt"
+        copy.write_text(text.replace('"value": "6.1.0"', f'"value": "{ruleset}"'))
+        assert verdict(copy) == []
+    system = tmp_path / "logs" / mlperf_system.FILE
+    assert system_desc_checker.check_system_desc(str(system), "training", "6.1.0")[0]
+
+
+@pytest.mark.integration
+def test_a_second_attempt_has_another_seed(data, tmp_path, monkeypatch):
+    """MLPerf refuses two closed attempts of one seed, so the second is refused before it trains."""
+    folder = tmp_path / "logs"
+    request = Request(folder=folder, division="closed")
+    folder.mkdir()
+    with mlperf_log.Attempt(BENCHMARKS["llama31_8b"], 16, mlperf_log.new_log(folder)) as log:
+        log.describe(0.0, values("llama31_8b"))
+        log.start()
+    with pytest.raises(ConfigError, match=r"--train.seed 0: .*result_0.txt has it.*nearest is 1"):
+        mlperf_log._check_seed(request, values("llama31_8b"))
+    mlperf_log._check_seed(request, values("llama31_8b", seed=1))
+    mlperf_log._check_seed(dataclasses.replace(request, division="open"), values("llama31_8b"))
+
+
+# --- submissions -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def submission(tmp_path, monkeypatch):
+    """Writes a submission of made-up runs that take so many rows to the target."""
+    now = [0.0]
+    monkeypatch.setattr(mllog, "_current_time_ms", lambda: int(1000 * now[0]))
+
+    def write(name: str, samples: list[int], ruleset: str = "", **changes: Any) -> Path:
+        benchmark, folder = BENCHMARKS[name], tmp_path / "us"
+        logs = folder / "results" / "pod" / name
+        for seed, count in enumerate(samples):
+            described = values(name, ruleset, **{"seed": seed} | changes)
+            batch = described["global_batch_size"]
+            every, first = benchmark.evaluations(batch, described["ruleset"])
+            with mlperf_log.Attempt(benchmark, batch, mlperf_log.new_log(logs)) as log:
+                log.describe(now[0], described)
+                log.start()
+                for log.step in (first, max(first + every, count // batch)):
+                    now[0] += 60.0
+                    log.stats(2.0, 1.0)
+                    log.eval_start()
+                    log.eval_stop({benchmark.metric: 9.0 if log.step == first else benchmark.target}, more=log.step == first)
+        mlperf_system.write(logs, values(name, ruleset))
+        return folder
+
+    return write
+
+
+def reference(name: str, ruleset: str = "6.1.0") -> list[int]:
+    """As many of the reference's own runs, those in the middle, as a submission has."""
+    benchmark = BENCHMARKS[name]
+    point = mlperf_minutes.at(benchmark, ruleset, registry.load(f"mlperf.{name}").data.batch_size)
+    beyond = (len(point.samples) - benchmark.runs) // 2
+    return list(point.samples[beyond : beyond + benchmark.runs])
+
+
+@pytest.mark.parametrize(("name", "ruleset"), [pair for pair in EACH if pair[1] != "4.1.0"])
+def test_a_submission_of_the_references_runs_passes(name, ruleset, submission, monkeypatch, capsys):
+    """The package checker, and the checker of convergence in it, accept runs that take as long as the reference's."""
+    folder = submission(name, reference(name, ruleset), ruleset)
+    logs = folder / "results" / "pod" / name
+    before = sorted(path.name for path in logs.iterdir())
+    checked = mlperf_package.check(folder)
+    assert checked.reasons == [] and checked.ruleset == ruleset
+    assert any(note.startswith("RCP Test Passed") for note in checked.notes)
+    assert sorted(path.name for path in logs.iterdir()) == before  # nothing is written into the submission
+    assert rcp_checker.check_directory(str(logs), "training", ruleset, False, False, rcp_pass="pruned_rcps")[0]
+    monkeypatch.setattr("sys.argv", ["mlperf_report", str(folder)])
+    assert mlperf_report.main() == 0
+    assert f"passes MLPerf's package checker {ruleset}" in capsys.readouterr().out
+
+
+def refusals(folder: Path) -> str:
+    return "\n".join(mlperf_package.check(folder).reasons)
+
+
+def test_a_submission_that_is_none_is_refused_with_reasons(submission, monkeypatch, capsys):
+    """Too few runs, two of one seed, too soon, a damaged log, no description of the system: a line each, and exit code 1."""
+    whole = reference("llama31_8b")
+    folder = submission("llama31_8b", whole)
+    logs = folder / "results" / "pod" / "llama31_8b"
+
+    saved = (logs / "result_3.txt").read_text()
+    (logs / "result_3.txt").unlink()
+    assert "found 9, expected 10" in refusals(folder)
+    (logs / "result_3.txt").write_text(saved.replace('"key": "seed", "value": 3', '"key": "seed", "value": 4'))
+    assert "logs seed 4" in refusals(folder)
+    (logs / "result_3.txt").write_text(saved.replace('"value": 0.95', '"value": 0.5'))
+    assert "result_3.txt: opt_adamw_beta_2 is 0.5, must be: v['value'] == 0.95" in refusals(folder)
+    monkeypatch.setattr("sys.argv", ["mlperf_report", str(folder), "--json"])
+    assert mlperf_report.main() == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["submission"]["reasons"] and len(shown["folders"]) == 1
+    (logs / "result_3.txt").write_text(saved)
+    assert refusals(folder) == ""
+    (folder / "systems" / "pod.json").write_text('{"division": "closed", "status": "sold out"}')
+    assert "System description checker failed" in refusals(folder)
+    (folder / "systems" / "pod.json").unlink()
+    assert refusals(folder) == "systems/pod.json is missing, the system's description"
+    shutil.rmtree(logs)
+    with pytest.raises(UserError, match="no logs in results/SYSTEM/BENCHMARK/"):
+        mlperf_package.check(folder)
+
+
+def test_runs_that_converge_too_soon_are_refused(submission):
+    """Half of the reference's rows: the checker of convergence says so, in words."""
+    folder = submission("llama31_8b", [80_000 - 80_000 % 16] * 10)
+    assert "RCP Test Failed: RCP found: the target is reached in fewer samples" in refusals(folder)
+
+
+def test_a_log_of_another_ruleset_is_one_line(submission, monkeypatch, capsys):
+    folder = submission("llama31_8b", reference("llama31_8b"), "5.1.0")
+    assert complaints(folder / "results/pod/llama31_8b/result_0.txt") == []
+    (line,) = complaints(folder / "results/pod/llama31_8b/result_0.txt", "6.1.0")
+    assert line == "the log follows ruleset 5.1.0, and is to be checked by 6.1.0"
+    (line,) = mlperf_package.check(folder, "6.0.0").reasons
+    assert line.endswith("result_0.txt follows 5.1.0, and the submission is checked by ruleset 6.0.0")
+    monkeypatch.setattr("sys.argv", ["mlperf_report", str(folder), "--ruleset", "7"])
+    with pytest.raises(UserError, match="no such ruleset"):
+        mlperf_report.main()
+
+
+# --- predicted minutes -------------------------------------------------------------------------------------------
+
+
+def test_minutes_are_samples_times_steps():
+    """20 runs of Llama 3.1 8B at batch 16: 17 of 159,744 rows and 3 of 172,032; the score leaves out the ends."""
+    benchmark = BENCHMARKS["llama31_8b"]
+    point = mlperf_minutes.at(benchmark, "6.1.0", 16)
+    assert point.mean == pytest.approx((16 * 159_744 + 2 * 172_032) / 18)
+    result = mlperf_minutes.predict(benchmark, "6.1.0", point, 2.0, error=0.1, evaluation=30.0)
+    assert result.steps == point.mean / 16
+    assert result.evaluations == pytest.approx(point.mean / 12_288)
+    assert result.expected == pytest.approx((result.steps * 2 + result.evaluations * 30) / 60)
+    assert result.low == pytest.approx((9984 * 2 + 13 * 30) * 0.9 / 60)
+    assert result.high == pytest.approx((10_752 * 2 + 14 * 30) * 1.1 / 60)
+
+
+def test_minutes_of_a_batch_without_a_point_are_refused():
+    with pytest.raises(UserError, match="batch 100: .* 16, 32, 64, 96, 128; the nearest is 96"):
+        mlperf_minutes.at(BENCHMARKS["llama31_8b"], "6.1.0", 100)
+    with pytest.raises(UserError, match="no reference convergence points of throughput"):
+        mlperf_minutes.points(BENCHMARKS["throughput"], "6.1.0")
+
+
+def test_the_command_reads_a_plan(tmp_path, capsys):
+    """A plan's step, as long as its calibration expects; the line says that it is modelled, and of which slice."""
+    plan = {"experiment": "mlperf.llama31_8b", "topology": "v5p:2x2x4", "modelled_step_s": 2.0, "error_pct": 10.0}
+    path = tmp_path / "plan.json"
+    path.write_text(json.dumps(plan | {"modelled_mfu": 0.5, "expected_mfu": 0.4}))
+    minutes_command.main(["mlperf.llama31_8b", "--plan", str(path), "--json"])
+    shown = json.loads(capsys.readouterr().out)
+    assert shown["step_s"] == 2.5 and shown["error"] == 0.1 and shown["of"] == "modelled on v5p:2x2x4"
+    minutes_command.main(["mlperf.llama31_8b", "--seconds", "2.5", "--error", "0.1"])
+    assert f"{shown['expected']:.1f} minutes ({shown['low']:.1f} to {shown['high']:.1f})" in capsys.readouterr().out
+    with pytest.raises(UserError, match="no plan of mlperf.gpt_oss_20b"):
+        minutes_command.main(["mlperf.gpt_oss_20b", "--plan", str(path)])
+    with pytest.raises(UserError, match="one of them"):
+        minutes_command.main(["mlperf.gpt_oss_20b"])
+    with pytest.raises(UserError, match="gpt.quickstart names no benchmark"):
+        minutes_command.main(["gpt.quickstart", "--seconds", "1"])
