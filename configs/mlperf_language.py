@@ -1,9 +1,10 @@
-"""MLPerf Training's language benchmarks of the rounds 5.1, 6.0 and 6.1, with the settings of the closed division (docs/MLPERF.md).
+"""MLPerf Training's language benchmarks of the rounds 5.1 to 6.1, with the settings of the closed division (docs/MLPERF.md).
 
 Sources. "Rules" is training_rules.adoc of github.com/mlcommons/training_policies (of 2026-05-14, commit d73e20f1), "checker"
-the file closed_BENCHMARK.yaml of compliance_checker/training_6.1.0 in the package mlperf-logging, "RCP" the reference convergence
-points rcp_checker/training_6.1.0/rcps_BENCHMARK.json there, "reference" the implementation in github.com/mlcommons/training. Rate,
-warm-up and batch, where the rules leave them free, are those of the smallest batch that has a convergence point.
+the file closed_BENCHMARK.yaml of compliance_checker/training_6.1.0 in the package mlperf-logging, "RCP" the reference
+convergence points rcp_checker/training_6.1.0/rcps_BENCHMARK.json there, "reference" the implementation in
+github.com/mlcommons/training. Rate, warm-up and batch, where the rules leave them free, are those of the smallest batch that
+has a convergence point.
 
 The data are the user's: C4 and GovReport are prepared by `scripts.prepare_data NAME --from ...` with the vocabulary of a folder
 (docs/MLPERF.md has the commands), and named by `--data.cache NAME`; without it a run reads random tokens and is no attempt at
@@ -70,11 +71,11 @@ def llama31_8b() -> Experiment:
 def gpt_oss_20b() -> Experiment:
     """MLPerf's gpt-oss 20B from scratch on C4, to a log perplexity of 3.34; 10 attempts. Rules 6.0 and 6.1.
 
-    Optimizer, schedule and evaluation: `_pretraining`. Rate and warm-up by the RCP of batch 16: 4e-4, 2048 rows; batch 32 has 8e-4
-    and 4096, 64 has 1e-3 and 12,288. By the reference (small_llm_moe_pretraining/primus/conf) the vocabulary is Llama 3.1's, no
-    choice of an expert is dropped, and there is no balance loss. Not the reference's: initial weights have each matrix's own
-    variance, not 0.008 in standard deviation; ends of documents are predicted, which it leaves out of the loss; positions are
-    gpt-oss's own, by YaRN, of which the reference's settings name the base alone.
+    Optimizer, schedule and evaluation: `_pretraining`. Rate and warm-up by the RCP of batch 16: 4e-4, 2048 rows; batch 32 has
+    8e-4 and 4096, 64 has 1e-3 and 12,288. By the reference (small_llm_moe_pretraining/primus/conf) the vocabulary is Llama
+    3.1's, no choice of an expert is dropped, and there is no balance loss. Not the reference's: initial weights have each
+    matrix's own variance, not 0.008 in standard deviation; ends of documents are predicted, which it leaves out of the loss;
+    positions are gpt-oss's own, by YaRN, of which the reference's settings name the base alone.
     """
     e = gpt_experts.gpt_oss_20b()
     moe = {"model.moe.capacity": Capacity(factor=0.0), "model.moe.losses": MoeLosses(balance_weight=0.0)}
@@ -93,9 +94,9 @@ def deepseekv3_671b() -> Experiment:
     floor(42 + 24,576 / batch), 43 here, under 6.0 that of the first step (`--train.eval-from 0`). Reference: the smallest rate is
     1e-8, the tokenizer is Llama 3.1's.
 
-    `train.finetune.init-from` names MLPerf's checkpoint, which its members can download. Not MLPerf's: the second prediction head
-    and its loss, which this zoo's model does not have; the balance loss, GShard's for the reference's over each row; in training an
-    expert serves 1.25 of its even share of a row, where the reference drops nothing.
+    `train.finetune.init-from` names MLPerf's checkpoint, which its members can download. Not MLPerf's: the second prediction
+    head and its loss, which this zoo's model does not have; the balance loss, GShard's for the reference's over each row; in
+    training an expert serves 1.25 of its even share of a row, where the reference drops nothing.
     """
     e, batch, rate, steps = gpt_experts.deepseek_v3(), 16_384, 2.4e-5, 12_000
     return replace(
@@ -121,11 +122,11 @@ def deepseekv3_671b() -> Experiment:
 def llama2_70b_lora() -> Experiment:
     """MLPerf's fine-tuning of Llama 2 70B on SCROLLS GovReport by adapters, to a loss of 0.925; 10 attempts. Rules 4.1 to 6.1.
 
-    Rules: rows of 8192 tokens (they print 8196; the reference has 8192), alpha 32, AdamW with decay 1e-4, gradients clipped at 0.3;
-    an evaluation every 384 rows, the first floor(0.125 batch + 2) left out, so that the fourth, of step 192, comes first here.
-    Checker: rank 16. RCP of batch 8: rate 4e-4 without warm-up, a cosine over 1024 steps, which are all. Reference: adapters of
-    queries, keys, values and attention's output; beta 0.9 and 0.999, epsilon 1e-8 are its library's defaults; the whole validation
-    split is evaluated.
+    Rules: rows of 8192 tokens (they print 8196; the reference has 8192), alpha 32, AdamW with decay 1e-4, gradients clipped at
+    0.3; an evaluation every 384 rows, the first floor(0.125 batch + 2) left out, so that the fourth, of step 192, comes first
+    here. Checker: rank 16. RCP of batch 8: rate 4e-4 without warm-up, a cosine over 1024 steps, which are all. Reference:
+    adapters of queries, keys, values and attention's output; beta 0.9 and 0.999, epsilon 1e-8 are its library's defaults; the
+    whole validation split is evaluated.
 
     `train.finetune.init-from` names a folder with the weights; its vocabulary encodes the data. Not MLPerf's: the rules fix a
     dropout of 0.1 of what adapters read, and adapters have none in this zoo, which no log shows; queries, keys and

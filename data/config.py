@@ -125,8 +125,8 @@ class HeldOut:
     Attributes:
       split: which held-out examples of the cache: "validation" or "test".
       limit: at most so many examples; 0 takes all.
-      rows: of these examples' packed rows the first so many alone, which then count as the examples; 0 takes all. Scores for which
-        the number of whole examples or of bytes must be known, such as bits per byte, are left out.
+      rows: of these examples' packed rows the first so many alone, which then count as the examples; 0 takes all. Scores for
+        which the number of whole examples or of bytes must be known, such as bits per byte, are left out.
       batch_size: packed rows read together.
     """
 

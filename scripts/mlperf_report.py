@@ -5,11 +5,11 @@
     python -m scripts.mlperf_report logs/bert --json
     python -m scripts.mlperf_report us                 # laid out as a submission: checked as one
 
-Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them, or those in DIR/results/SYSTEM/BENCHMARK of a submission, which
-MLPerf's package checker then judges too: seeds, convergence (RCP), numbers of runs and DIR/systems/SYSTEM.json. The score is MLPerf's: the mean time to target without the
-fastest and the slowest attempt. An attempt that did not reach the target counts as the slowest; with two of them, or with fewer
-than three attempts, there is no score. For runs that measure speed alone, the median throughput is printed. The exit code is 1 if
-the checker refuses a log or the submission.
+Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them, or those in DIR/results/SYSTEM/BENCHMARK of a submission,
+which MLPerf's package checker then judges too: seeds, convergence (RCP), numbers of runs and DIR/systems/SYSTEM.json. The score
+is MLPerf's: the mean time to target without the fastest and the slowest attempt. An attempt that did not reach the target
+counts as the slowest; with two of them, or with fewer than three attempts, there is no score. For runs that measure speed
+alone, the median throughput is printed. The exit code is 1 if the checker refuses a log or the submission.
 """
 
 import dataclasses
@@ -180,7 +180,10 @@ def main() -> int:
         plot(results[0], args.plot)
     if args.json:
         parts = [{"attempts": [dataclasses.asdict(a) for a in part], "score_seconds": score(part)} for part in results]
-        whole = {"folders": dict(zip(map(str, folders), parts, strict=True)), "submission": checked and dataclasses.asdict(checked)}
+        whole = {
+            "folders": dict(zip(map(str, folders), parts, strict=True)),
+            "submission": checked and dataclasses.asdict(checked),
+        }
         cli.print_json(whole if submission else parts[0])
     else:
         print("\n\n".join(table(part) for part in results))

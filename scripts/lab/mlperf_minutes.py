@@ -4,8 +4,9 @@
     python -m scripts.lab.mlperf_minutes mlperf.llama31_8b --plan plan.json
     python -m scripts.lab.mlperf_minutes mlperf.llama31_8b --data.batch-size 64 --seconds 1.9 --error 0.05
 
-A plan's step is modelled, as long as its calibration expects, and so are the minutes. They are those of training; `--evaluation S` adds S seconds for each evaluation.
-The interval goes from the fewest rows of the reference's runs and a step as short as its error allows to the most and the longest.
+A plan's step is modelled, as long as its calibration expects, and so are the minutes. They are those of training; `--evaluation
+S` adds S seconds for each evaluation. The interval goes from the fewest rows of the reference's runs and a step as short as its
+error allows to the most and the longest.
 """
 
 import argparse
@@ -26,7 +27,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, help="the seconds of a step, in place of a plan")
     parser.add_argument("--error", type=float, default=0.0, help="the relative error of these seconds, 0 to 1")
     parser.add_argument("--evaluation", type=float, default=0.0, metavar="S", help="seconds of an evaluation")
-    parser.add_argument("--mlperf-ruleset", default="", metavar="N.N.N", help="the rules; by default the newest with the benchmark")
+    parser.add_argument(
+        "--mlperf-ruleset", default="", metavar="N.N.N", help="the rules; by default the newest with the benchmark"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     args, overrides = parser.parse_known_args(arguments)
     e = cli.chosen(args, overrides)
@@ -44,7 +47,8 @@ def main(arguments: list[str] | None = None) -> int:
         )
         return 0
     print(
-        f"{e.name}, MLPerf {ruleset}, batch {point.batch}: {result.expected:.1f} minutes ({result.low:.1f} to {result.high:.1f}), "
+        f"{e.name}, MLPerf {ruleset}, batch {point.batch}: {result.expected:.1f} minutes "
+        f"({result.low:.1f} to {result.high:.1f}),\n"
         f"{result.steps:,.0f} steps of {seconds:.3g} s +- {error:.0%} ({source}) and {result.evaluations:.0f} evaluations of "
         f"{args.evaluation:g} s"
     )

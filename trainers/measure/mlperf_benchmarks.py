@@ -130,9 +130,9 @@ _DEEPSEEK = _same(
 # The rules print rows of 8196 tokens; the reference, and all its convergence points, have 8192.
 _LORA = (
     Fixed("lora_rank", 16, "closed_llama2_70b_lora.yaml"),
-    *_same(
-        lora_alpha=32, opt_name="adamw", opt_adamw_weight_decay=1e-4, opt_gradient_clip_norm=0.3, max_sequence_length=8192
-    )("rules"),
+    *_same(lora_alpha=32, opt_name="adamw", opt_adamw_weight_decay=1e-4, opt_gradient_clip_norm=0.3, max_sequence_length=8192)(
+        "rules"
+    ),
 )
 
 

@@ -289,7 +289,9 @@ def _check_seed(request: Request, values: dict[str, Any]) -> None:
     taken = {mlperf_rules.value(events, "seed"): name for name, events in logs.items()}
     if (seed := values["seed"]) in taken:
         free = next(n for n in itertools.count() if n not in taken)
-        raise ConfigError(f"--train.seed {seed}: {request.folder / taken[seed]} has it, and no two attempts may; nearest is {free}")
+        raise ConfigError(
+            f"--train.seed {seed}: {request.folder / taken[seed]} has it, and no two attempts may; nearest is {free}"
+        )
 
 
 def new_log(folder: Path) -> Path:

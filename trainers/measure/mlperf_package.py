@@ -1,7 +1,7 @@
 """A folder of runs as a submission: checked by MLPerf's own package checker, which looks at logs, seeds, convergence and systems.
 
-    ORGANISATION/results/SYSTEM/BENCHMARK/result_0.txt ...      as many as the benchmark's rules ask for
-    ORGANISATION/systems/SYSTEM.json                            trainers/measure/mlperf_system.py writes a first version
+ORGANISATION/results/SYSTEM/BENCHMARK/result_0.txt ...      as many as the benchmark's rules ask for
+ORGANISATION/systems/SYSTEM.json                            trainers/measure/mlperf_system.py writes a first version
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _TOO_SOON = ("RCP found", "RCP Interpolation")
 
 @dataclasses.dataclass(frozen=True)
 class Checked:
-    """What the checkers say of a submission.
+    """The checkers' words about a submission.
 
     Attributes:
       ruleset: the one that its logs follow.
@@ -45,10 +45,10 @@ def is_submission(folder: Path) -> bool:
 
 def runs(folder: Path) -> list[Path]:
     """Returns the folders of a submission that hold logs, one for each benchmark of each system; raises UserError without any."""
-    found = sorted({path.parent for path in folder.glob("results/*/*/result_*.txt")})
-    if not found:
+    folders = sorted({path.parent for path in folder.glob("results/*/*/result_*.txt")})
+    if not folders:
         raise UserError(f"{folder}: no logs in results/SYSTEM/BENCHMARK/, where a submission has result_0.txt and so on")
-    return found
+    return folders
 
 
 def check(folder: Path, asked: str = "") -> Checked:
@@ -64,9 +64,7 @@ def check(folder: Path, asked: str = "") -> Checked:
         return Checked(ruleset, [f"{others[0]}, and the submission is checked by ruleset {ruleset}"], [])
     if ruleset not in mlperf_rules.RULESETS:
         return Checked(ruleset, [f"ruleset {ruleset} is none of {', '.join(mlperf_rules.RULESETS)}"], [])
-    reasons = [
-        f"{log.relative_to(folder)}: {line}" for log in follows for line in mlperf_rules.complaints(log, ruleset)
-    ]
+    reasons = [f"{log.relative_to(folder)}: {line}" for log in follows for line in mlperf_rules.complaints(log, ruleset)]
     known = get_allowed_benchmarks("training", ruleset)
     reasons += [
         f"{part.relative_to(folder)}: {part.name} is no benchmark of {ruleset}" for part in parts if part.name not in known

@@ -12,7 +12,7 @@ from typing import Any
 
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
-from configs import optimizers, registry
+from configs import optimizers
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from models.errors import UserError, nearest
@@ -55,7 +55,9 @@ def ruleset(benchmark: Benchmark, asked: str = "") -> str:
     """Returns the ruleset that a log follows, by default the newest that has its benchmark; raises ConfigError if none has it."""
     if asked and asked not in benchmark.rulesets:
         choice = ", ".join(benchmark.rulesets)
-        raise ConfigError(f"--mlperf-ruleset {asked!r}: {benchmark.name} is a benchmark of {choice}{nearest(asked, benchmark.rulesets)}")
+        raise ConfigError(
+            f"--mlperf-ruleset {asked!r}: {benchmark.name} is a benchmark of {choice}{nearest(asked, benchmark.rulesets)}"
+        )
     return asked or benchmark.rulesets[-1]
 
 

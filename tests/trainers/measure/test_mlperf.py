@@ -29,8 +29,8 @@ from tests.helpers.runs import fill_disk_of, run, with_train
 from tests.helpers.wordpiece import train_wordpiece
 from trainers import runlog, step, trainer
 from trainers.measure import mlperf_benchmarks, mlperf_log, mlperf_rules
-from trainers.measure.mlperf_log import Request, Window
 from trainers.measure.mlperf_benchmarks import Benchmark
+from trainers.measure.mlperf_log import Request, Window
 from trainers.measure.mlperf_rules import complaints, read, status, value, verdict
 
 
