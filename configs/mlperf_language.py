@@ -11,8 +11,8 @@ The data are the user's: C4 and GovReport are prepared by `scripts.prepare_data 
 a benchmark. Each attempt has a seed of its own, `--train.seed N`; a submission has as many attempts as the benchmark's `runs`
 (trainers/measure/mlperf_benchmarks.py).
 
-All but GovReport's differ from the references in one thing: documents that share a row do not see each other, and positions begin
-anew in each; in the references a row is one running text.
+C4's rows differ from the references' in one thing: documents that share a row do not see each other, and positions begin anew in
+each; there a row is one running text, as GovReport's are here too.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from configs import gpt_experts, gpt_released
 from configs.experiment import Checkpointing, Experiment, Finetuning, Lora, Train
 from configs.optimizers import AdamW, Cosine, gpt3_adamw
 from data.config import HeldOut
-from data.text.config import TextData
+from data.text.config import SummaryData, TextData
 from models.execution import Execution
 from models.parts.attention.config import Rotary
 from models.parts.moe.config import Capacity, MoeLosses
@@ -128,10 +128,10 @@ def llama2_70b_lora() -> Experiment:
     adapters of queries, keys, values and attention's output; beta 0.9 and 0.999, epsilon 1e-8 are its library's defaults; the
     whole validation split is evaluated.
 
-    `train.finetune.init-from` names a folder with the weights; its vocabulary encodes the data. Not MLPerf's: the rules fix a
-    dropout of 0.1 of what adapters read, and adapters have none in this zoo, which no log shows; queries, keys and
-    values have adapters of their own, where the reference has one of rank 16 for the three together; a row is evaluated by all of
-    its tokens, where the reference leaves out the reports and scores the summaries alone, so that its target is not comparable.
+    The data are reports and summaries in full rows of running text, all of which is learned; held-out ones are scored by their
+    summaries alone (data/text/summaries.py). `train.finetune.init-from` names a folder with the weights, whose vocabulary encodes
+    them. Not MLPerf's: the rules fix a dropout of 0.1 of what adapters read, and adapters have none in this zoo, which no log
+    shows; queries, keys and values have adapters of their own, where the reference has one of rank 16 for the three together.
     """
     e = gpt_released.llama2_70b()
     e = changed(e, {"model.dialect": "llama", "model.positions": Rotary(), "model.norm.eps": 1e-5})
@@ -139,7 +139,7 @@ def llama2_70b_lora() -> Experiment:
     return replace(
         e,
         layout=fully_sharded(8, 1),
-        data=TextData(batch_size=8, length=8192),
+        data=SummaryData(batch_size=8, length=8192),
         optimizer=AdamW(schedule=Cosine(peak=4e-4, steps=1024), weight_decay=1e-4),
         train=Train(
             steps=1024,
