@@ -43,8 +43,8 @@ def test_rows_are_one_running_text(vocabulary):
     fits = [p for p in few if len(tokenizer.encode(_whole(p))) + len(tokenizer.before) < length]
     assert tally.examples == len(fits) and text.replace("<|endoftext|>", "").startswith("".join(map(_whole, fits))[:200])
     scored = tokenizer.decode(held[:, 0][held[:, 3] > 0].tolist())
-    # A summary's first word shares a token with the blank before it, which is given.
-    assert scored.startswith("".join(p["output"][p["output"].index(" ") :] for p in fits)[:40]) and "###" not in scored
+    # The first word of these summaries shares a token with the blank before it, which is given.
+    assert scored.startswith("".join(p["output"][p["output"].index(" ") :] for p in fits[:2])) and "###" not in scored
 
 
 def _whole(pair: dict[str, str]) -> str:

@@ -78,7 +78,6 @@ def test_a_full_size_experiment_is_refused_by_nothing(name, ruleset):
     e, benchmark = full(name, ruleset), BENCHMARKS[name]
     request = Request(folder=Path("none"), division="closed", ruleset=ruleset)
     mlperf_log._check_in_advance(request, e, benchmark, values(name, ruleset))
-    assert e.optimizer.schedule.peak in (4e-4, 2.4e-5)
 
 
 @pytest.mark.parametrize(
@@ -215,6 +214,7 @@ def submission(tmp_path, monkeypatch):
 
     def write(name: str, samples: list[int], ruleset: str = "", **changes: Any) -> Path:
         benchmark, folder = BENCHMARKS[name], tmp_path / "us"
+        assert benchmark.target
         logs = folder / "results" / "pod" / name
         for seed, count in enumerate(samples):
             described = values(name, ruleset, **{"seed": seed} | changes)
