@@ -153,6 +153,9 @@ class Train:
       microbatches: equal parts into which a batch is cut; their gradients are accumulated.
       clip_norm: global norm to which gradients are clipped; 0 leaves them.
       log_every, eval_every: intervals in steps; 0 evaluates only at the end.
+      eval_from: the first step at which an evaluation is due; the last step is always evaluated.
+      benchmark: name of the benchmark whose rules the run follows (trainers/measure/mlperf_benchmarks.py); "" is that of the
+        kind of data.
       workers: processes that read and augment data ahead of time, on each host; 0 does it in a thread of the trainer's own.
       master_dtype: dtype of the stored weights; float64 is for exactness tests.
     """
@@ -163,6 +166,8 @@ class Train:
     clip_norm: float = 0.0
     log_every: int = 10
     eval_every: int = 0
+    eval_from: int = 0
+    benchmark: str = ""
     workers: int = 0
     master_dtype: Literal["float32", "float64"] = "float32"
     checkpoint: Checkpointing = Checkpointing()

@@ -27,7 +27,8 @@ class ConfigError(UserError):
 
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
-PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt"}  # modules of configs/ whose experiments are named as another's
+# Modules of configs/ whose experiments are named otherwise, as another module's most often.
+PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt", "mlperf_language": "mlperf"}
 
 
 def names() -> list[str]:
@@ -101,6 +102,13 @@ def load(name: str) -> Experiment:
         raise ConfigError(f"{name} returns a value of type {type(e).__name__}, and an Experiment is needed")
     _OF_FILES[short] = inspect.getdoc(function) or ""
     return dataclasses.replace(e, name=short)
+
+
+def file_of(name: str) -> str:
+    """Returns the file of an experiment as `load` names it, with its function: "configs/gpt.py:quickstart"."""
+    if files.is_file(name):
+        return name
+    return f"{lookup(name).__module__.replace('.', '/')}.py:{name.rpartition('.')[2]}"
 
 
 def page(name: str) -> str:

@@ -125,6 +125,8 @@ class HeldOut:
     Attributes:
       split: which held-out examples of the cache: "validation" or "test".
       limit: at most so many examples; 0 takes all.
+      rows: of these examples' packed rows the first so many alone, which then count as the examples; 0 takes all. Scores for
+        which the number of whole examples or of bytes must be known, such as bits per byte, are left out.
       batch_size: packed rows read together.
     """
 
@@ -132,6 +134,7 @@ class HeldOut:
 
     split: str = "validation"
     limit: int = 0
+    rows: int = 0
     batch_size: int = 16
 
 

@@ -3,11 +3,13 @@
     python -m scripts.mlperf_report logs/bert
     python -m scripts.mlperf_report logs/bert --plot attempts.png
     python -m scripts.mlperf_report logs/bert --json
+    python -m scripts.mlperf_report us                 # laid out as a submission: checked as one
 
-Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them. The score is MLPerf's: the mean time to target without the
-fastest and the slowest attempt. An attempt that did not reach the target counts as the slowest; with two of them, or with fewer
-than three attempts, there is no score. For runs that measure speed alone, the median throughput is printed. The exit code is 1 if
-the checker refuses a log.
+Reads DIR/result_*.txt as `scripts.train --mlperf DIR` writes them, or those in DIR/results/SYSTEM/BENCHMARK of a submission,
+which MLPerf's package checker then judges too: seeds, convergence (RCP), numbers of runs and DIR/systems/SYSTEM.json. The score
+is MLPerf's: the mean time to target without the fastest and the slowest attempt. An attempt that did not reach the target
+counts as the slowest; with two of them, or with fewer than three attempts, there is no score. For runs that measure speed
+alone, the median throughput is printed. The exit code is 1 if the checker refuses a log or the submission.
 """
 
 import dataclasses
@@ -19,9 +21,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from models.errors import UserError
+from models.errors import UserError, nearest
 from scripts import cli
-from trainers.measure import mlperf_rules
+from trainers.measure import mlperf_benchmarks, mlperf_package, mlperf_rules
+from trainers.measure.mlperf_benchmarks import RULESETS
+from trainers.measure.mlperf_package import Checked
 from trainers.measure.mlperf_rules import Event
 from trainers.text_table import text_table
 
@@ -60,15 +64,19 @@ class Attempt:
 SETUP = ("submission_benchmark", "submission_division", "experiment", "submission_platform", "global_batch_size")
 
 
-def attempts(folder: Path) -> list[Attempt]:
-    """Returns the attempts in a folder by number; raises UserError where there are none, or a line is damaged."""
+def attempts(folder: Path, ruleset: str = "") -> list[Attempt]:
+    """Returns the attempts in a folder by number; raises UserError where there are none, or a line is damaged.
+
+    Args:
+      ruleset: the one that all are to follow; "" takes the one that each names.
+    """
     logs = {int(m[1]): path for path in folder.glob("result_*.txt") if (m := re.fullmatch(r"result_(\d+)", path.stem))}
     if not logs:
         raise UserError(f"no MLPerf logs in {folder}: expected result_0.txt and so on, as scripts.train --mlperf writes them")
-    return [_attempt(n, logs[n]) for n in sorted(logs)]
+    return [_attempt(n, logs[n], ruleset) for n in sorted(logs)]
 
 
-def _attempt(number: int, path: Path) -> Attempt:
+def _attempt(number: int, path: Path, ruleset: str) -> Attempt:
     events = mlperf_rules.read(path)
     times = {e.key: e.time for e in reversed(events)}  # of each key's first event
     started = times.get("run_start", math.nan)
@@ -81,7 +89,7 @@ def _attempt(number: int, path: Path) -> Attempt:
         number,
         {key: mlperf_rules.value(events, key) for key in (*SETUP, "quality_target")},
         mlperf_rules.status(events),
-        mlperf_rules.complaints(path),
+        mlperf_rules.complaints(path, ruleset),
         times["run_stop"] - started if times.keys() >= {"run_start", "run_stop"} else None,
         _mean_rate(stats),
         [(minutes(e), e.metadata["samples_count"], e.value) for e in events if e.key == "eval_accuracy"],
@@ -126,7 +134,7 @@ def _verdict(results: Sequence[Attempt]) -> str:
     if other := next((a for a in results if a.setup != results[0].setup), None):
         keys = ", ".join(k for k, v in other.setup.items() if v != results[0].setup[k])
         return f"no score: attempts {results[0].number} and {other.number} differ in {keys}"
-    if results[0].setup["submission_benchmark"] == mlperf_rules.THROUGHPUT.name and (rates := _rates(results)):
+    if results[0].setup["submission_benchmark"] == mlperf_benchmarks.THROUGHPUT.name and (rates := _rates(results)):
         return f"throughput alone: {statistics.median(rates):.1f} rows/s, median of {len(rates)} attempts"
     return f"no score: {met} of {len(results)} attempts met the target; it takes three attempts, at most one of which did not"
 
@@ -158,15 +166,37 @@ def main() -> int:
     parser.add_argument("folder", type=cli.folder, metavar="DIR", help="the logs of a benchmark's runs")
     parser.add_argument("--plot", type=cli.folder, metavar="FILE", help="draw the curves, for example to attempts.png")
     parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--ruleset", default="", metavar="N.N.N", help="check by this one; by default the one that logs name")
     args = parser.parse_args()
-    results = attempts(args.folder)
+    if args.ruleset and args.ruleset not in RULESETS:
+        raise UserError(f"--ruleset {args.ruleset!r}: no such ruleset{nearest(args.ruleset, RULESETS)}")
+    submission = mlperf_package.is_submission(args.folder)
+    folders = mlperf_package.runs(args.folder) if submission else [args.folder]
+    if args.plot and len(folders) > 1:
+        raise UserError(f"--plot draws one benchmark's runs; name one of {', '.join(map(str, folders))}")
+    results = [attempts(folder, args.ruleset) for folder in folders]
+    checked = mlperf_package.check(args.folder, args.ruleset) if submission else None
     if args.plot:
-        plot(results, args.plot)
+        plot(results[0], args.plot)
     if args.json:
-        cli.print_json({"attempts": [dataclasses.asdict(a) for a in results], "score_seconds": score(results)})
+        parts = [{"attempts": [dataclasses.asdict(a) for a in part], "score_seconds": score(part)} for part in results]
+        whole = {
+            "folders": dict(zip(map(str, folders), parts, strict=True)),
+            "submission": checked and dataclasses.asdict(checked),
+        }
+        cli.print_json(whole if submission else parts[0])
     else:
-        print(table(results))
-    return int(any(a.complaints for a in results))
+        print("\n\n".join(table(part) for part in results))
+        if checked:
+            print("\n".join(_submission(checked)))
+    return int(bool(checked and checked.reasons) or any(a.complaints for part in results for a in part))
+
+
+def _submission(checked: Checked) -> list[str]:
+    """Returns the lines about a submission."""
+    if checked.reasons:
+        return [*checked.notes, *(f"refused by MLPerf {checked.ruleset}: {line}" for line in checked.reasons)]
+    return [*checked.notes, f"passes MLPerf's package checker {checked.ruleset}"]
 
 
 if __name__ == "__main__":

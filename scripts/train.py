@@ -9,8 +9,8 @@ Any field of the experiment can be overridden by its path; `python -m scripts.sh
 (docs/EXPERIMENTS.md).
 Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
 
-With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and ends when its benchmark's target is met
-(docs/MLPERF.md); a run that resumes cannot.
+With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and a description of the system, and ends when its
+benchmark's target is met (docs/MLPERF.md); a run that resumes cannot.
 
 One of several processes by hand: JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES, JAX_PROCESS_ID (docs/OPERATIONS.md).
 
@@ -95,6 +95,9 @@ def main() -> int:
     parser.add_argument("--mlperf-target", type=float, metavar="BLEU", help="the BLEU to reach, 0 to 100 (gshard_m4 alone)")
     parser.add_argument("--mlperf-division", choices=("open", "closed"), default="open", help="the division that the log claims")
     parser.add_argument(
+        "--mlperf-ruleset", default="", metavar="N.N.N", help="the ruleset of the log; by default the newest with the benchmark"
+    )
+    parser.add_argument(
         "--mlperf-org", default="", metavar="NAME", help="the submitting organisation; the user's name by default"
     )
     args, overrides = parser.parse_known_args()
@@ -117,7 +120,12 @@ def main() -> int:
     if args.model_from_weights:
         e = dataclasses.replace(e, model=init_from.model_of(e))
     log = args.mlperf and mlperf_log.Request(
-        folder=args.mlperf, org=args.mlperf_org, division=args.mlperf_division, target=args.mlperf_target, began=began
+        folder=args.mlperf,
+        org=args.mlperf_org,
+        division=args.mlperf_division,
+        target=args.mlperf_target,
+        ruleset=args.mlperf_ruleset,
+        began=began,
     )
     progress.show(jax.process_index() == 0)
     return trainer.train(e, args.workdir, log)

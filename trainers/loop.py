@@ -90,7 +90,8 @@ class Loop:
                     return self.record.end(DIVERGED, self.step)
 
             scores = None
-            if self.evaluator and (self.last or self.is_due(self.train.eval_every)):  # also when stopping: no step is repeated
+            due = self.is_due(self.train.eval_every) and self.step >= self.train.eval_from
+            if self.evaluator and (self.last or due):  # also when stopping: no step is repeated
                 scores = self.evaluate(self.evaluator)
             if self.is_kept(scores):
                 self.save(scores)

@@ -56,7 +56,7 @@ def _train(
     experiment: Experiment, workdir: Path, log: mlperf_log.Request | None, devices: Sequence[Any] | None, watch: stalls.Watch
 ) -> int:
     train, leader = experiment.train, jax.process_index() == 0
-    mlperf = repr(log and (log.division, log.target))
+    mlperf = repr(log and (log.division, log.target, log.ruleset))
     processes.agree(runlog.shared_settings(experiment, workdir) | {"--mlperf": mlperf})
 
     # --- 1. the plan: shapes and shardings before any array

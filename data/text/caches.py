@@ -4,9 +4,10 @@ import dataclasses
 from typing import ClassVar
 
 from data.config import CacheConfig
-from data.own_cache import TrainedCache
+from data.own_cache import OwnCache, TrainedCache
+from data.reading import tables
 from data.reading.tables import columns_of
-from data.text import own
+from data.text import own, summaries
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -51,7 +52,27 @@ class OwnTextCache(TrainedCache):
         return own.is_text(source, columns_of(columns))
 
 
-CACHES = (TextCache, OwnTextCache)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SummaryCache(OwnCache):
+    """Settings of a cache of a user's reports and summaries (data/text/summaries.py), as SCROLLS has GovReport.
+
+    Attributes:
+      length: tokens L of a row.
+    """
+
+    kind: ClassVar[str] = "text"
+    made_of: ClassVar[str] = "reports and summaries, a table with the columns input and output"
+
+    length: int = 8192
+    test: float = 0.05
+
+    @classmethod
+    def is_made_of(cls, source: str, columns: str) -> bool:
+        """Returns whether a source is a table of reports and summaries."""
+        return {*summaries.COLUMNS} <= {*(tables.first(source, columns_of(columns)) or ())}
+
+
+CACHES = (TextCache, OwnTextCache, SummaryCache)
 ENTRIES = {
     "gpt_small": TextCache(corpus="english_small", tokenizer="bpe_8192", length=256),
     "gpt_english": TextCache(corpus="english_debian", tokenizer="gpt2", length=1024),

@@ -119,5 +119,11 @@ class SpanTextData(TextData):
         return dataclasses.replace(self, cache="", batch_size=16, length=16, sentinels=8, multiple=16)
 
 
-CONFIGS = (TextData, MaskedTextData, SpanTextData)
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SummaryData(WeightedTextData):
+    """Full rows of reports, each with its summary behind it (data/text/summaries.py): all of it is learned, and held-out ones are
+    scored by their summaries alone."""
+
+
+CONFIGS = (TextData, MaskedTextData, SpanTextData, SummaryData)
 EVALS = ()

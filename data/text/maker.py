@@ -20,15 +20,15 @@ import numpy as np
 
 from data import stages
 from data.cache_maker import CacheMaker
-from data.own_maker import TrainingMaker
+from data.own_maker import OwnMaker, TrainingMaker
 from data.packages import weights
 from data.packages.fetch import Package
 from data.reading import packing
 from data.reading.files import in_windows
 from data.reading.tally import Tally
 from data.stages import stage
-from data.text import encoding, own, pairs
-from data.text.caches import OwnTextCache, TextCache
+from data.text import encoding, own, pairs, summaries
+from data.text.caches import OwnTextCache, SummaryCache, TextCache
 from data.text.sources import CORPORA
 from data.vocabularies import tokenizers
 from data.vocabularies.tokenizers import Tokenizer
@@ -173,6 +173,38 @@ class OwnTextMaker(TrainingMaker[OwnTextCache]):
         return " | ".join(self.tokenizer.marked(tokens[segments == n]) for n in range(1, segments.max() + 1))
 
 
+class SummaryMaker(OwnMaker[SummaryCache]):
+    """Makes a cache of a user's reports and summaries, of one part."""
+
+    FORMAT = 1
+    NOUN = "report"
+
+    def check_vocabulary(self, folder: Path) -> None:
+        """Raises VocabularyError for a folder without a vocabulary that marks the end of a text."""
+        _ = Tokenizer(folder).end
+
+    def open(self) -> None:
+        self.divide(*summaries.opened(self.location.name, self.columns))
+        self.write_vocabulary()
+        self.tokenizer = Tokenizer(self.folder)
+
+    def content(self, example: dict[str, Any]) -> str:
+        return example["input"]
+
+    def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        examples = packing.shuffled_in_windows(self.examples("train"), self.SEED)
+        return map(packing.record_of, summaries.rows_of(examples, self.tokenizer, self.settings.length, tally))
+
+    def counts(self, part: str, tally: Tally) -> dict[str, int]:
+        return dict(examples=tally.examples, rows=tally.rows, tokens=tally.others["tokens"], dropped=tally.left_out)
+
+    def manifest(self) -> dict[str, Any]:
+        return super().manifest() | {"vocabulary": self.tokenizer.size}
+
+    def show(self, part: str, record: bytes) -> str:
+        return self.tokenizer.marked(np.frombuffer(record, "<i4")[: self.settings.length])
+
+
 def counts(tally: Tally) -> dict[str, int]:
     """Returns the counts of a part of text."""
     sizes = {name: tally.others[name] for name in ("documents", "bytes")}
@@ -201,4 +233,4 @@ def _encode(vocabulary: Path, length: int, document: Document) -> tuple[int, lis
     return len(text.encode()), list(encoding.chunks(text, _tokenizer(vocabulary), length))
 
 
-MAKERS = {TextCache: TextMaker, OwnTextCache: OwnTextMaker}
+MAKERS = {TextCache: TextMaker, OwnTextCache: OwnTextMaker, SummaryCache: SummaryMaker}

@@ -9,9 +9,10 @@ import numpy as np
 
 from data.reading.caches import check_fields, check_vocabularies, examples, smallest_vocabulary
 from data.reading.examples import unpack
+from data.reading.tally import Tally
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
-from data.text import encoding, masking, pairs, spans
-from data.text.config import MaskedTextData, SpanTextData, TextData
+from data.text import encoding, masking, pairs, spans, summaries
+from data.text.config import MaskedTextData, SpanTextData, SummaryData, TextData
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
 
@@ -206,6 +207,18 @@ class WeightedTask(TextTask):
         return {"perplexity": True}
 
 
+class SummaryTask(WeightedTask):
+    """Full rows of reports and summaries; held-out ones are scored by the summaries."""
+
+    def held_out(self, cache: Path, vocabulary: Path, split: str, limit: int) -> HeldOutExamples:
+        """Returns the split's full rows, each of which counts as an example."""
+        rows = summaries.rows_of(examples(cache, split, limit), Tokenizer(vocabulary), self.data.length, Tally(), summaries=True)
+        made = self._augmented_once(rows, None)
+        if not made:
+            raise DataError(f"cache {cache.name!r}: the split {split!r} does not fill a row of {self.data.length} tokens")
+        return HeldOutExamples(made, len(made))
+
+
 def _perplexity(nats: float, units: float) -> float:
     """Returns the perplexity of a unit, a token or a byte; at most e^700, which is a number yet."""
     return math.exp(min(nats / max(units, 1.0), 700.0))
@@ -219,4 +232,6 @@ def task(data: TextData) -> TextTask:
     """Returns the task of a configuration of this kind."""
     if isinstance(data, SpanTextData):
         return SpanTextTask(data)
+    if isinstance(data, SummaryData):
+        return SummaryTask(data)
     return MaskedTextTask(data) if isinstance(data, MaskedTextData) else TextTask(data)

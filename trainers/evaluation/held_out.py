@@ -9,7 +9,7 @@ import numpy as np
 
 from configs.experiment import Experiment
 from data.kinds import task_of
-from data.task import Example
+from data.task import DataError, Example, HeldOutExamples
 from models.parts.losses import Ratio
 from models.protocol import Batch, Context, HasOutputs, Model
 from models.sharding.layout import Layout, LayoutError
@@ -24,6 +24,8 @@ class HeldOutEvaluator:
         self.task = task_of(e.data)
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
+        if config.rows:
+            self.examples = _first(self.examples, config.rows)
         rows, with_outputs = config.batch_size, self.examples.needs_outputs
         _check_microbatches(model.scope.layout, rows)  # not the run's own, where a model is placed elsewhere
         assert isinstance(model, HasOutputs) or not with_outputs, type(model)
@@ -61,6 +63,14 @@ class HeldOutEvaluator:
         scores = self._means(totals)
         scores |= self.task.scores(totals, self.examples, outputs) | {"examples": float(self.examples.count)}
         return {f"eval/{name}": score for name, score in scores.items()}
+
+
+def _first(examples: HeldOutExamples, rows: int) -> HeldOutExamples:
+    """Returns the first packed rows, each counted as an example; raises DataError where the task scores whole examples."""
+    if examples.needs_outputs or examples.features:
+        raise DataError(f"eval.rows={rows}: the scores of this kind of data need whole examples; the nearest is eval.limit")
+    kept = examples.rows[:rows]
+    return HeldOutExamples(kept, len(kept))
 
 
 def _check_microbatches(layout: Layout, rows: int) -> None:

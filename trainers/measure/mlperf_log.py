@@ -20,6 +20,7 @@ from typing import Any
 
 import jax
 
+from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data.kinds import task_of
@@ -27,8 +28,8 @@ from data.reading import caches
 from models.errors import UserError
 from trainers import runlog
 from trainers.evaluation.evaluator import Evaluator
-from trainers.measure import mlperf_rules
-from trainers.measure.mlperf_rules import RULESET, Benchmark
+from trainers.measure import mlperf_benchmarks, mlperf_rules, mlperf_system
+from trainers.measure.mlperf_benchmarks import Benchmark
 from trainers.monitoring.observer import EVALUATING, Logged, Observer
 from trainers.runtime.processes import any_process
 from trainers.weights import init_from
@@ -45,6 +46,7 @@ class Request:
       org: the submitter; "" is the user who runs the command.
       division: "closed" if model, data and optimizer are those of MLPerf's reference, which only the user knows; else "open".
       target: the score to reach where the benchmark has no fixed one; see mlperf_rules.benchmark.
+      ruleset: the ruleset that the log follows; "" is the newest that has the benchmark.
       began: when the command started, in seconds since 1970.
     """
 
@@ -52,6 +54,7 @@ class Request:
     org: str = ""
     division: str = "open"
     target: float | None = None
+    ruleset: str = ""
     began: float = dataclasses.field(default_factory=time.time)
 
 
@@ -210,14 +213,16 @@ def attempt(request: Request | None, e: Experiment, evaluator: Evaluator | None,
         values = _description(request, e, benchmark, evaluator)
         if jax.process_index() == 0:
             _check_in_advance(request, e, benchmark, values)
+            _check_seed(request, values)
             path = new_log(request.folder)
+            mlperf_system.write(request.folder, values)
     except (UserError, OSError) as error:
         refused = error
     if any_process(refused is not None):  # before another process waits for one that has failed
         if path:
             path.unlink()
         raise refused or ConfigError("another process refuses to write an MLPerf log; it says why")
-    log = Attempt(benchmark, e.data.batch_size, path)
+    log = Attempt(benchmark, values["global_batch_size"] if benchmark else 0, path)
     log.describe(request.began, values | {"cache_clear": clear_cache(e)})
     return log
 
@@ -229,7 +234,9 @@ def _description(request: Request, e: Experiment, benchmark: Benchmark, evaluato
         "submission_division": request.division,
         "submission_org": request.org or runlog.user(),
         "submission_platform": f"{e.layout.devices}x {jax.devices()[0].device_kind}",
+        "ruleset": mlperf_rules.ruleset(benchmark, request.ruleset),
         "experiment": e.name,
+        "config_filename": registry.file_of(e.name),
         "config_hash": runlog.config_hash(e),
         **mlperf_rules.settings(e, benchmark),
     }
@@ -248,25 +255,43 @@ def _description(request: Request, e: Experiment, benchmark: Benchmark, evaluato
 
 
 def _check_in_advance(request: Request, e: Experiment, benchmark: Benchmark, values: dict[str, Any]) -> None:
-    """Refuses a run whose log would not pass even if it met its target: a made-up log of such a run is checked."""
+    """Refuses a run whose log would not pass even if it met its target: a made-up log of such a run is checked; and, in the
+    closed division, a run that differs in what the rules fix and the checker does not see."""
+    ruleset, evaluations = values["ruleset"], mlperf_rules.first_evaluation(e)
 
     def check(division: str) -> list[str]:
         with tempfile.TemporaryDirectory() as folder:
             path = new_log(Path(folder))
-            with Attempt(benchmark, e.data.batch_size, path) as log:
+            with Attempt(benchmark, values["global_batch_size"], path) as log:
                 log.describe(time.time(), values | {"submission_division": division, "cache_clear": False})
                 log.start(time.time())
-                log.step = 1
+                log.step = evaluations[1] if benchmark.every else 1
                 log.stats(1.0, 1.0)
                 if benchmark.target is not None:
                     log.eval_start()
                     log.eval_stop({benchmark.metric: benchmark.target}, more=False)
-            return mlperf_rules.complaints(path)
+            lines = mlperf_rules.complaints(path)
+        fixed = mlperf_benchmarks.broken(benchmark, ruleset, values, evaluations) if division == "closed" else {}
+        return [*lines, *(line for key, line in fixed.items() if not any(key in other for other in lines))]
 
     if refusals := check(request.division):
         more = f" (and {len(refusals) - 1} more)" if len(refusals) > 1 else ""
-        hint = "; choose --mlperf-division open" if request.division == "closed" and not check("open") else ""
-        raise ConfigError(f"{e.name} is no {request.division} {benchmark.name} of MLPerf {RULESET}: {refusals[0]}{more}{hint}")
+        other = "open" if request.division == "closed" else "closed"
+        hint = "" if check(other) else f"; choose --mlperf-division {other}"
+        raise ConfigError(f"{e.name} is no {request.division} {benchmark.name} of MLPerf {ruleset}: {refusals[0]}{more}{hint}")
+
+
+def _check_seed(request: Request, values: dict[str, Any]) -> None:
+    """Raises ConfigError for a closed attempt whose seed another attempt in the folder has: MLPerf refuses both together."""
+    if request.division != "closed":
+        return
+    logs = {path.name: mlperf_rules.read(path) for path in sorted(request.folder.glob("result_*.txt"))}
+    taken = {mlperf_rules.value(events, "seed"): name for name, events in logs.items()}
+    if (seed := values["seed"]) in taken:
+        free = next(n for n in itertools.count() if n not in taken)
+        raise ConfigError(
+            f"--train.seed {seed}: {request.folder / taken[seed]} has it, and no two attempts may; nearest is {free}"
+        )
 
 
 def new_log(folder: Path) -> Path:
@@ -324,7 +349,7 @@ def throughput(e: Experiment, request: Request, windows: Sequence[Window]) -> Pa
     """
     if not windows:
         raise ConfigError(f"{e.name}: no window was timed, so there is no throughput to log")
-    benchmark = mlperf_rules.THROUGHPUT
+    benchmark = mlperf_benchmarks.THROUGHPUT
     values = _description(request, e, benchmark, None)
     _check_in_advance(request, e, benchmark, values)
     path = new_log(request.folder)

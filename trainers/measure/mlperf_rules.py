@@ -1,7 +1,7 @@
 """MLPerf's rules for a run: its benchmark, the settings that its log names, and the verdict of MLPerf's own checker.
 
-BERT and GPT-3 follow the rules of MLPerf Training 4.1, the last round that had both. GShard M4 and runs that measure speed alone,
-for which MLPerf has no benchmark, follow rules in the same form in configs/mlperf/.
+A log names the ruleset that it follows, one of those of its benchmark (trainers/measure/mlperf_benchmarks.py). GShard M4 and runs
+that measure speed alone, for which MLPerf has no benchmark, follow rules in the same form in configs/mlperf/.
 """
 
 import dataclasses
@@ -12,56 +12,21 @@ from typing import Any
 
 from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
 
-import configs
 from configs import optimizers
 from configs.experiment import Experiment
 from configs.registry import ConfigError
-from models.errors import UserError
+from models.errors import UserError, nearest
 from models.families import family_of
+from trainers.measure.mlperf_benchmarks import BENCHMARKS, OWN_RULES, RULESETS, THROUGHPUT, Benchmark
 
-RULESET = "4.1.0"
 TOKEN = ":::MLLOG "
-OWN_RULES = Path(configs.__path__[0]).resolve() / "mlperf"
-
-
-@dataclasses.dataclass(frozen=True)
-class Benchmark:
-    """A benchmark that a run is measured by.
-
-    Attributes:
-      name: its name in the log.
-      metric: the evaluation's scalar that is scored; "" without a score.
-      target: the score to reach, in the metric's own scale; None without a score, or where each run names its own target.
-      at_most: whether the score has to fall to the target, not rise to it.
-      highest: the largest target that a run may name.
-    """
-
-    name: str
-    metric: str = ""
-    target: float | None = None
-    at_most: bool = False
-    highest: float = 0.0
-
-    def met(self, score: float) -> bool:
-        if self.target is None:
-            return False
-        return score <= self.target if self.at_most else score >= self.target
-
-    @property
-    def own(self) -> bool:
-        """Whether its rules are in configs/mlperf/, not MLPerf's."""
-        return (OWN_RULES / f"{self.name}.yaml").exists()
-
-
-BERT = Benchmark("bert", "eval/accuracy", 0.72)  # of masked words
-GPT3 = Benchmark("gpt3", "eval/cross_entropy", 2.69, at_most=True)  # nats a token, which MLPerf calls log perplexity
-TRANSLATION = Benchmark("gshard_m4", "eval/bleu", highest=100.0)
-THROUGHPUT = Benchmark("throughput")
-BENCHMARKS = {benchmark.name: benchmark for benchmark in (BERT, GPT3, TRANSLATION, THROUGHPUT)}
+# MLPerf's names of dtypes, where they are others.
+_PRECISIONS = {"float32": "fp32", "float64": "fp64", "nf4": "uint4"}
 
 
 def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
-    """Returns the benchmark that an experiment's kind of data names; on synthetic data, which has nothing to score, throughput.
+    """Returns the benchmark that an experiment names, or else its kind of data; on synthetic data, which has nothing to score,
+    throughput.
 
     Args:
       target: the score to reach where the benchmark has none of its own: BLEU, 0 to 100, of translations.
@@ -69,7 +34,10 @@ def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
     Raises:
       ConfigError: a target is missing, or given where the benchmark takes none.
     """
-    result = BENCHMARKS[e.data.benchmark] if e.data.cache else THROUGHPUT
+    name = e.train.benchmark or e.data.benchmark
+    if name not in BENCHMARKS:
+        raise ConfigError(f"train.benchmark={name!r}: no such benchmark{nearest(name, BENCHMARKS)}")
+    result = BENCHMARKS[name] if e.data.cache else THROUGHPUT
     if result.metric and result.target is None:
         if target is None or not 0 < target <= result.highest:
             metric = result.metric.removeprefix("eval/").upper()
@@ -83,18 +51,37 @@ def benchmark(e: Experiment, target: float | None = None) -> Benchmark:
     return result
 
 
+def ruleset(benchmark: Benchmark, asked: str = "") -> str:
+    """Returns the ruleset that a log follows, by default the newest that has its benchmark; raises ConfigError if none has it."""
+    if asked and asked not in benchmark.rulesets:
+        choice = ", ".join(benchmark.rulesets)
+        raise ConfigError(
+            f"--mlperf-ruleset {asked!r}: {benchmark.name} is a benchmark of {choice}{nearest(asked, benchmark.rulesets)}"
+        )
+    return asked or benchmark.rulesets[-1]
+
+
+def first_evaluation(e: Experiment) -> tuple[int, int]:
+    """Returns the interval of a run's evaluations and the first of them, in steps."""
+    every = e.train.eval_every or e.train.steps
+    return every, min(e.train.steps, every * max(1, -(-e.train.eval_from // every)))
+
+
 def settings(e: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     """Returns hyper-parameters and parallelism of an experiment under MLPerf's names, without those that it does not have."""
     data, train, layout = e.data, e.train, e.layout
     accumulated = train.microbatches * max((pipeline.microbatches for _, pipeline in layout.pipelines), default=1)
-    precision = e.execution.dtype if e.execution.quantization == "none" else e.execution.quantization
+    dtype, quantization, base = e.execution.dtype, e.execution.quantization, e.train.finetune.lora.base
     values: dict[str, Any] = {
         "seed": train.seed,
         "global_batch_size": data.batch_size,
         "micro_batch_size": data.batch_size // (_num_shards(e, "batch") * accumulated),
         "gradient_accumulation_steps": accumulated,
         "max_steps": train.steps,
-        "lowest_numerical_precision_in_linear": precision,
+        # Weights in a few bits are dequantised before they are multiplied, and may travel as they are stored.
+        "lowest_numerical_precision_in_linear": _precision(dtype if quantization == "none" else quantization),
+        "lowest_numerical_precision_in_attn": _precision(dtype),
+        "lowest_numerical_precision_in_comm": _precision(base or dtype),
         "tensor_parallelism": _num_shards(e, "act_mlp"),
         "context_parallelism": _num_shards(e, "length"),
         "expert_parallelism": _num_shards(e, "act_expert"),
@@ -103,12 +90,18 @@ def settings(e: Experiment, benchmark: Benchmark) -> dict[str, Any]:
     if lengths := [array.shape[0] for array in data.features().values() if array.axes[:1] == ("length",)]:
         values["max_sequence_length"] = max(lengths)
     values |= _optimizer(e.optimizer, benchmark) | _schedule(e.optimizer.schedule, benchmark)
+    if (lora := train.finetune.lora).rank:
+        values |= {"lora_rank": lora.rank, "lora_alpha": lora.alpha}
     if train.clip_norm:
         values["opt_gradient_clip_norm"] = train.clip_norm
     values |= family_of(e.model).hyperparameters(e.model)
     if benchmark.own and benchmark.target is not None:  # MLPerf's targets are in its rules
         values["quality_target"] = benchmark.target
     return values
+
+
+def _precision(name: str) -> str:
+    return _PRECISIONS.get(name, name)
 
 
 def _num_shards(e: Experiment, name: str, component: str | None = None) -> int:
@@ -120,8 +113,8 @@ def _num_shards(e: Experiment, name: str, component: str | None = None) -> int:
 def _optimizer(o: optimizers.Optimizer, benchmark: Benchmark) -> dict[str, Any]:
     name = type(o).__name__.lower()
     if isinstance(o, optimizers.AdamW | optimizers.Lamb):
-        if benchmark is GPT3:  # its Adam, as MLPerf calls it, decouples weight decay
-            name = "adam"
+        if name == "adamw":
+            name = benchmark.opt_name  # GPT-3's Adam, as MLPerf calls it, decouples weight decay
         decay = {"adam": "opt_weight_decay", "adamw": "opt_adamw_weight_decay", "lamb": "opt_lamb_weight_decay_rate"}
         values = {f"opt_{name}_beta_1": o.b1, f"opt_{name}_beta_2": o.b2, f"opt_{name}_epsilon": o.eps}
         return {"opt_name": name} | values | {decay[name]: o.weight_decay}
@@ -137,14 +130,14 @@ def _schedule(s: optimizers.Schedule, benchmark: Benchmark) -> dict[str, Any]:
         "opt_learning_rate_decay_schedule": shape + (" with linear warmup" if s.warmup else ""),
         "opt_learning_rate_warmup_steps": s.warmup,
     }
-    if benchmark is BERT:  # its reference names these, too: the warm-up begins with the first step
+    if benchmark.logs_warmup_range:  # the warm-up begins with the first step
         values |= {"num_warmup_steps": s.warmup, "start_warmup_step": 0}
     if isinstance(s, optimizers.InverseSqrt):
         return values | {"opt_base_learning_rate": s.scale / max(s.flat, s.warmup, 1) ** 0.5}
     return values | {
         "opt_base_learning_rate": s.peak,
         "opt_end_learning_rate": s.peak * s.floor,
-        "opt_learning_rate_decay_steps": s.steps,
+        "opt_learning_rate_decay_steps": s.steps - (s.warmup if benchmark.decay_after_warmup else 0),
         "opt_learning_rate_training_steps": s.steps,
     }
 
@@ -190,22 +183,33 @@ def status(events: list[Event]) -> str:
     return next((event.metadata.get("status", "") for event in events if event.key == "run_stop"), "")
 
 
-# Complaints of BERT's and GPT-3's rules about every run that does not reach the target, even if its status is "aborted".
+# Complaints of MLPerf's rules about every run that does not reach the target, even if its status is "aborted".
 _TARGET_MISSED = ("Failed checks for eval_accuracy", "Required AT_LEAST_ONE occurrence of 'eval_accuracy'")
 
 
-def verdict(path: Path) -> list[str]:
+def followed(events: list[Event]) -> str:
+    """Returns the ruleset that a log follows; logs from before they named one follow the first."""
+    return str(value(events, "ruleset") or RULESETS[0])
+
+
+def verdict(path: Path, asked: str = "") -> list[str]:
     """Returns all complaints of MLPerf's checker about a log, a line each; warnings count as errors.
 
     The benchmark that the log names decides between MLPerf's rules and those of configs/mlperf/.
 
+    Args:
+      asked: the ruleset that the log is to follow; "" is the one that it names.
+
     Raises:
       UserError: a line of the log is damaged.
     """
-    own = Benchmark(str(value(read(path), "submission_benchmark"))).own
-    checker = mlp_compliance.make_checker("training", RULESET, quiet=False, werror=True)
-    lines, damaged = mlp_parser.parse_file(str(path), ruleset=RULESET)
-    config = str(OWN_RULES / "common.yaml") if own else f"training_{RULESET}/common.yaml"
+    events = read(path)
+    own, follows = Benchmark(str(value(events, "submission_benchmark"))).own, followed(events)
+    if follows not in RULESETS or asked not in ("", follows):
+        return [f"the log follows ruleset {follows}, and is to be checked by {asked or ', '.join(RULESETS)}"]
+    checker = mlp_compliance.make_checker("training", follows, quiet=False, werror=True)
+    lines, damaged = mlp_parser.parse_file(str(path), ruleset=follows)
+    config = str(OWN_RULES / "common.yaml") if own else f"training_{follows}/common.yaml"
     try:
         checker.check_loglines(lines, config)
     finally:
@@ -214,13 +218,13 @@ def verdict(path: Path) -> list[str]:
     return [*unread, *map(_one_line, [*checker.overwritable.values(), *checker.not_overwritable])]
 
 
-def complaints(path: Path) -> list[str]:
+def complaints(path: Path, asked: str = "") -> list[str]:
     """Returns the verdict on a log, without complaints that do not apply to an aborted run; empty if the log passes.
 
     MLPerf's rules know no aborted runs: a log with this status claims no result, so it may miss the target.
     """
     missed = _TARGET_MISSED if status(read(path)) == "aborted" else ()
-    return [text for text in verdict(path) if not text.startswith(missed)]
+    return [text for text in verdict(path, asked) if not text.startswith(missed)]
 
 
 def _one_line(text: str) -> str:

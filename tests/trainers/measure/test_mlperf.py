@@ -28,9 +28,10 @@ from tests.helpers.caches import write_text_cache, write_translation_cache
 from tests.helpers.runs import fill_disk_of, run, with_train
 from tests.helpers.wordpiece import train_wordpiece
 from trainers import runlog, step, trainer
-from trainers.measure import mlperf_log, mlperf_rules
+from trainers.measure import mlperf_benchmarks, mlperf_log, mlperf_rules
+from trainers.measure.mlperf_benchmarks import Benchmark
 from trainers.measure.mlperf_log import Request, Window
-from trainers.measure.mlperf_rules import Benchmark, complaints, read, status, value, verdict
+from trainers.measure.mlperf_rules import complaints, read, status, value, verdict
 
 
 @pytest.fixture(scope="module")
@@ -112,10 +113,10 @@ def m4() -> Experiment:
 
 def logged(e: Experiment, tmp_path: Path, **request) -> Path:
     """The log of a run in folders of its own."""
-    before = set(tmp_path.glob("logs/*"))
+    before = set(tmp_path.glob("logs/result_*"))
     n = len(before)
     assert run(e, tmp_path / f"run_{n}", Request(folder=tmp_path / "logs", **request)) == trainer.DONE
-    (path,) = set(tmp_path.glob("logs/*")) - before
+    (path,) = set(tmp_path.glob("logs/result_*")) - before
     return path
 
 
@@ -172,7 +173,7 @@ def test_open_bert_passes_as_it_is(bert_log):
 
 def test_open_bert_takes_any_optimizer():
     """AdamW, which the closed rules refuse, has its own settings in the log."""
-    settings = mlperf_rules.settings(registry.load("bert.quickstart"), mlperf_rules.BERT)
+    settings = mlperf_rules.settings(registry.load("bert.quickstart"), mlperf_benchmarks.BERT)
     assert settings["opt_name"] == "adamw" and settings["opt_adamw_beta_1"] == 0.9
 
 
@@ -182,7 +183,7 @@ def test_a_short_gpt3_run_is_aborted_and_passes(tmp_path):
     """MLPerf's GPT-3 from a checkpoint whose step it names; without one it is refused."""
     with pytest.raises(ConfigError, match=r"'init_checkpoint_step'"):
         logged(gpt3(), tmp_path)
-    assert not list(tmp_path.glob("logs/*"))
+    assert not list(tmp_path.glob("logs/result_*"))
     assert run(gpt3(), tmp_path / "start") == trainer.DONE
     path = logged(gpt3(str(tmp_path / "start")), tmp_path, division="closed")
     events = read(path)
@@ -203,7 +204,7 @@ def test_a_log_must_hold_what_the_rules_fix(tmp_path):
     e = dataclasses.replace(bert(), optimizer=registry.load("bert.quickstart").optimizer)
     with pytest.raises(ConfigError, match=r"opt_lamb_epsilon.*; choose --mlperf-division open"):
         logged(e, tmp_path, division="closed")
-    assert not list(tmp_path.glob("logs/*"))
+    assert not list(tmp_path.glob("logs/result_*"))
 
 
 @pytest.mark.integration
@@ -233,7 +234,7 @@ def test_a_run_that_goes_on_is_no_attempt(tmp_path):
     (tmp_path / "run_0" / "checkpoints" / "100").mkdir(parents=True)
     with pytest.raises(ConfigError, match=r"starts at step 0.*choose another --workdir"):
         logged(bert(), tmp_path)
-    assert not list(tmp_path.glob("logs/*"))
+    assert not list(tmp_path.glob("logs/result_*"))
 
 
 @pytest.mark.integration
@@ -249,7 +250,7 @@ def test_an_error_aborts_an_attempt_that_started(tmp_path, monkeypatch):
     monkeypatch.setattr(mlperf_log.Attempt, "stats", fail)
     with pytest.raises(RuntimeError, match="broke"):
         logged(bert(), tmp_path)
-    (path,) = tmp_path.glob("logs/*")
+    (path,) = tmp_path.glob("logs/result_*")
     assert calls and status(read(path)) == "aborted"
 
     def refuse(*_):
@@ -258,7 +259,7 @@ def test_an_error_aborts_an_attempt_that_started(tmp_path, monkeypatch):
     monkeypatch.setattr(step, "compile_step", refuse)
     with pytest.raises(RuntimeError, match="no compiler"):
         run(bert(), tmp_path / "other", Request(folder=tmp_path / "logs"))
-    assert list(tmp_path.glob("logs/*")) == [path]
+    assert list(tmp_path.glob("logs/result_*")) == [path]
 
 
 def test_other_processes_write_nothing(tmp_path, monkeypatch):
@@ -314,10 +315,10 @@ def test_a_benchmark_has_its_target(name, changes, target, said):
 @pytest.mark.parametrize(
     ("name", "target", "benchmark"),
     [
-        ("bert.large_lamb", None, mlperf_rules.BERT),
-        ("gpt.quickstart", None, mlperf_rules.GPT3),
+        ("bert.large_lamb", None, mlperf_benchmarks.BERT),
+        ("gpt.quickstart", None, mlperf_benchmarks.GPT3),
         ("gshard_m4.quickstart", 4.0, Benchmark("gshard_m4", "eval/bleu", 4.0, highest=100.0)),
-        ("bert.minilm_spam", None, mlperf_rules.THROUGHPUT),
+        ("bert.minilm_spam", None, mlperf_benchmarks.THROUGHPUT),
     ],
 )
 def test_the_kind_of_data_names_the_benchmark(name, target, benchmark):
@@ -326,7 +327,7 @@ def test_the_kind_of_data_names_the_benchmark(name, target, benchmark):
     e = registry.load(name)
     assert mlperf_rules.benchmark(e, target) == benchmark
     synthetic = dataclasses.replace(e, data=dataclasses.replace(e.data, cache=""))
-    assert mlperf_rules.benchmark(synthetic) == mlperf_rules.THROUGHPUT
+    assert mlperf_rules.benchmark(synthetic) == mlperf_benchmarks.THROUGHPUT
 
 
 def test_a_family_without_tokens_claims_no_benchmark_of_them():
@@ -341,14 +342,14 @@ def test_a_family_without_tokens_claims_no_benchmark_of_them():
 
     e = registry.load("gpt.quickstart")
     e = dataclasses.replace(e, data=Grids(cache="grids", batch_size=8, length=8))
-    assert mlperf_rules.benchmark(e) == mlperf_rules.THROUGHPUT
-    assert "max_sequence_length" not in mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
+    assert mlperf_rules.benchmark(e) == mlperf_benchmarks.THROUGHPUT
+    assert "max_sequence_length" not in mlperf_rules.settings(e, mlperf_benchmarks.THROUGHPUT)
 
 
 @pytest.mark.parametrize("name", registry.names())
 def test_every_experiment_has_settings(name):
     """Each schedule, optimizer and layout has words in MLPerf's terms."""
-    settings = mlperf_rules.settings(registry.load(name), mlperf_rules.THROUGHPUT)
+    settings = mlperf_rules.settings(registry.load(name), mlperf_benchmarks.THROUGHPUT)
     assert settings["opt_base_learning_rate"] > 0 and settings["opt_name"] in ("adafactor", "adamw", "lamb", "sgd")
     assert isinstance(settings["micro_batch_size"], int) and settings["micro_batch_size"] >= 1
 
@@ -357,18 +358,18 @@ def test_parallelism_is_the_layouts():
     """Ways of cutting hidden dimensions, experts and stages; microbatches of a pipeline accumulate gradients. Our Megatron 1008B
     has 4 pipelines for its 2048 rows, which go through in 512 microbatches of one row."""
     e = registry.load("gpt.megatron_1008b_pipelined")
-    settings = mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)
+    settings = mlperf_rules.settings(e, mlperf_benchmarks.THROUGHPUT)
     ways = [settings[f"{k}_parallelism"] for k in ("pipeline", "tensor", "expert")]
     assert ways == [64, 8, 1] and settings["gradient_accumulation_steps"] == 512
     assert settings["global_batch_size"] == 2048 and settings["micro_batch_size"] == 1
     e = registry.load("gshard_m4.quickstart")
-    assert mlperf_rules.settings(e, mlperf_rules.THROUGHPUT)["expert_parallelism"] == 8
+    assert mlperf_rules.settings(e, mlperf_benchmarks.THROUGHPUT)["expert_parallelism"] == 8
 
 
 def test_a_log_that_cannot_be_written_ends_the_run(tmp_path, capsys):
     """A full disk is the error of any log of a run, with the log's name; no traceback is printed beside a run that goes on."""
     path = mlperf_log.new_log(tmp_path)
-    log = mlperf_log.Attempt(mlperf_rules.THROUGHPUT, 8, path)
+    log = mlperf_log.Attempt(mlperf_benchmarks.THROUGHPUT, 8, path)
     log.describe(0.0, {"submission_org": "mine"})
     fill_disk_of(path)
     with pytest.raises(runlog.StoreError, match=r"result_0\.txt cannot be written: No space left on device"):
