@@ -1,7 +1,7 @@
 """Ways to cut DLRM over a mesh: dense parts by examples, each group of tables in a way of its own."""
 
 from models.sharding.layout import rules
-from models.sharding.layouts import BOTH, Recipe, data_parallel, table
+from models.sharding.layouts import ANY, BOTH, Recipe, data_parallel, table
 
 ROWS = rules(vocab=BOTH, act_vocab=BOTH)
 COLUMNS = rules(embed=BOTH, act_embed=BOTH)
@@ -16,12 +16,19 @@ column_wise = Recipe("column_wise", data_parallel.rules, largest=1, components=(
 table_wise = Recipe("table_wise", data_parallel.rules, largest=1, components=(("tables", TABLES),))
 """Cuts the batch, and puts each table on one device, which sums its vectors for the whole batch."""
 
-mixed = Recipe("mixed", data_parallel.rules, largest=1, components=(("tables.large", ROWS), ("tables.middle", COLUMNS)))
-"""Cuts the batch, large tables by rows and middle ones by columns; small ones are whole on every device."""
+_LARGE = ("tables.large", ROWS)
+
+mixed = Recipe(
+    "mixed", data_parallel.rules, largest=ANY, components=(_LARGE, ("tables.middle", rules(embed="model", act_embed="model")))
+)
+"""Cuts the batch and large tables' rows over all devices, middle tables' columns over y; small tables are whole everywhere."""
 
 mixed_tables = Recipe(
-    "mixed_tables", data_parallel.rules, largest=1, components=(("tables.large", ROWS), ("tables.middle", TABLES))
+    "mixed_tables",
+    data_parallel.rules,
+    largest=ANY,
+    components=(_LARGE, ("tables.middle", rules(bins="model", act_bins="model"))),
 )
-"""Cuts as `mixed`, with each middle table on one device."""
+"""Cuts as `mixed`, but puts each middle table on one device along y."""
 
 LAYOUTS = table(data_parallel, row_wise, column_wise, table_wise, mixed, mixed_tables)
