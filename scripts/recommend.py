@@ -3,9 +3,9 @@
     python -m scripts.recommend --checkpoint runs/films --user 42
     python -m scripts.recommend --checkpoint DIR --user 42 --top 20 --seen --json
 
-DIR is a run's workdir or a release. A line is printed for each of the best items: probability, item, name. Items that the user has
-seen in training are left out without --seen; the circumstances are those of the user's last interaction in training. The lists of
-users and items lie in the prepared cache (docs/DATA.md).
+DIR is a run's workdir or a release. A line is printed for each of the best items: probability, item, name. Items that the user
+has seen in training are left out without --seen; the circumstances are those of the user's last interaction in training. The
+lists of users and items lie in the prepared cache (docs/DATA.md).
 """
 
 from typing import Any
@@ -30,13 +30,12 @@ def main() -> int:
         raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
     cli.use_devices(ONE_DEVICE)
     from data.clicks.catalogue import Catalogue, clicks_of
+    from data.kinds import task_of
     from data.reading.caches import cache_folder, read_manifest
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
     data = clicks_of(e.name, e.data)
     cache = cache_folder(data)
-    from data.kinds import task_of
-
     task_of(data).check(read_manifest(cache), e.model)
     catalogue = Catalogue.of(cache, data, args.user)
     places = catalogue.candidates(args.seen)

@@ -95,6 +95,7 @@ class InteractionLog(Log):
                 raise DataError(f"an item has {most:,} values of {name!r}, more than {MOST}")
         self.tables = [Table(name=name, rows=ids.size, hotness=hotness.get(name, 1)) for name, ids in self._ids.items()]
         self.dense = tuple(data.dense) or BEFORE
+        self._dense_ND = np.stack(list(data.dense.values()), 1).astype(np.float32) if data.dense else None
         self._users = [self._ids[USER].row(name) for name in data.user_names]
         self._items = [self._ids[ITEM].row(name) for name in data.item_names]
         self._contexts = {name: self._rows(name, values) for name, values in data.contexts.items()}
@@ -153,13 +154,22 @@ class InteractionLog(Log):
 
     def _row(self, i: int, user: int, item: int, label: float, **more: Any) -> Row:
         """Returns the row of an interaction, or of another item in its place."""
-        if self.data.dense:
-            dense = np.array([values[i] for values in self.data.dense.values()], np.float32)
+        if self._dense_ND is not None:
+            dense = self._dense_ND[i]
         else:
             dense = np.log1p([self.past[USER](user, i), self.past[ITEM](item, i)]).astype(np.float32)
         contexts = ((int(rows[i]),) for rows in self._contexts.values())
         features = (each[item] for each in self._features.values())
         return Row(dense, ((self._users[user],), (self._items[item],), *contexts, *features), label, user, item, **more)
+
+    def labelled(self, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Returns the users, items and labels of a split's rows [N]."""
+        if self.data.labels is not None:
+            part = slice(self.parts[split].start, self.parts[split].stop)
+            return self.data.users[part], self.data.items[part], self.data.labels[part]
+        columns = [(row.user, row.item, row.label) for row in self.rows(split)]
+        users, items, labels = (np.array(column) for column in zip(*columns, strict=True))
+        return users, items, labels
 
     # --- lists for ranking ---
 

@@ -82,7 +82,7 @@ class ClickMaker(CacheMaker[Config]):
         """Fits the baselines to the training rows; the validation says when to stop."""
         log = self.log
         assert isinstance(log, InteractionLog)
-        train, held = (_columns(log.rows(split)) for split in ("train", "validation"))
+        train, held = (log.labelled(split) for split in ("train", "validation"))
         sizes = len(log.data.user_names), len(log.data.item_names)
         self.popularity = baselines.popularity(train[1], train[2], sizes[1])
         self.factors = baselines.fitted(train, held, sizes)
@@ -159,13 +159,6 @@ def record_of(row: Row) -> bytes:
 
 def _data(log: Log) -> ClickData:
     return ClickData(batch_size=1, hotness=tuple(table.hotness for table in log.tables), dense=len(log.dense))
-
-
-def _columns(rows: Iterable[Row]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the users, items and labels of rows [N]."""
-    columns = [(row.user, row.item, row.label) for row in rows]
-    users, items, labels = (np.array(column) for column in zip(*columns, strict=True))
-    return users, items, labels
 
 
 MAKERS = {LatentCache: LatentMaker, ClickCache: ClickTableMaker}

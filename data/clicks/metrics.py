@@ -76,11 +76,9 @@ def rankings(labels_N: np.ndarray, scores_N: np.ndarray, groups_N: np.ndarray, t
     """
     order_N = np.lexsort((-np.asarray(scores_N, np.float64), groups_N))
     labels_N, scores_N, groups_N = (np.asarray(x)[order_N] for x in (labels_N, scores_N, groups_N))
-    starts = np.flatnonzero(np.r_[True, groups_N[1:] != groups_N[:-1]]) if len(groups_N) else np.zeros(0, np.int64)
-    ends = np.r_[starts[1:], len(groups_N)]
+    starts = np.flatnonzero(groups_N[1:] != groups_N[:-1]) + 1
     ndcgs, hits = [], []
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        labels, scores = labels_N[start:end], scores_N[start:end]
+    for labels, scores in zip(np.split(labels_N, starts), np.split(scores_N, starts), strict=True):
         if 0 < labels.sum() < len(labels):
             ndcgs.append(ndcg(labels, scores, top))
             hits.append(hit_rate(labels, scores, top))

@@ -47,6 +47,7 @@ FIELDS = (13, 26)
 """Criteo's numbers and categories in a row."""
 _MILLISECONDS = 1e11  # from which on a time is no number of seconds: the year 5138
 _DAY = 86_400
+_NUMERAL = re.compile(r"-?[\d.]+(?:[eE][+-]?\d+)?")
 
 
 def form_of(source: str | Path, columns: Mapping[str, str] | None = None) -> str | None:
@@ -66,7 +67,7 @@ def form_of(source: str | Path, columns: Mapping[str, str] | None = None) -> str
     user, item = (column_of(row, name) for name in (USER, ITEM))
     if bool(user) != bool(item):
         missing, known = (ITEM if user else USER), {*itertools.chain.from_iterable(NAMES.values())}
-        if near := difflib.get_close_matches(missing, {*row} - known, n=1, cutoff=0.5):
+        if near := difflib.get_close_matches(missing, {*row} - known, n=1, cutoff=0.6):
             raise DataError(f"{row.place}: no column '{missing}'; did you mean '{near[0]}'? (--columns {missing}={near[0]})")
         return None
     return "table" if user else None
@@ -220,9 +221,9 @@ def _time(value: Any, place: str) -> float | None:
     """Returns a time in seconds since 1970; raises DataError for what is none."""
     if isinstance(value, datetime.datetime | datetime.date):
         value = value.isoformat()
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and not _NUMERAL.fullmatch(value):
         try:
-            return float(value) if re.fullmatch(r"[\d.]+(?:e\d+)?", value) else _of_words(value)
+            value = _of_words(value)
         except ValueError:
             raise DataError(f"{place}: its time is none, as 2018-05-17T14:30 or 1526567400: {shortened(value)!r}") from None
     number = _number(value, "time", place)
@@ -309,10 +310,12 @@ def _latin_lines(file: Path) -> Iterator[str]:
 
 def _of_tfds(name: str, folder: Path) -> Iterator[Event]:
     """Yields the ratings of TFDS' `movielens`, as its fields are called."""
-    from data.packages.tfds import Part, dataset_folder
+    from data.packages.tfds import Part, dataset_folder, open_builder
 
-    with_version = name if ":" in name else _newest(name, folder)
-    for number, example in enumerate(Part(dataset_folder(with_version, folder), "train")):
+    stored = dataset_folder(name if ":" in name else _newest(name, folder), folder)
+    features: Any = open_builder(stored).info.features
+    genres = features["movie_genres"].feature.names if "movie_genres" in features else []
+    for number, example in enumerate(Part(stored, "train")):
         place = f"{name}, example {number}"
         try:
             user, item = (example[key].decode() for key in ("user_id", "movie_id"))
@@ -320,7 +323,7 @@ def _of_tfds(name: str, folder: Path) -> Iterator[Event]:
         except KeyError as problem:
             raise DataError(f"{place}: no field {problem}{nearest(str(problem.args[0]), example)}") from None
         title = example["movie_title"].decode() if "movie_title" in example else ""
-        words = {"genre": [str(genre) for genre in example["movie_genres"].tolist()]} if "movie_genres" in example else {}
+        words = {"genre": [genres[genre] for genre in example["movie_genres"].tolist()]} if genres else {}
         yield Event(place, user, item, rating=rating, time=time, title=title, words=words)
 
 
