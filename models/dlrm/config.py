@@ -34,7 +34,7 @@ class DlrmConfig:
 
     Attributes:
       tables: one for each feature of ids, in the order of the columns of `ids`: each has `hotness` of them.
-      dense_features: numbers of an example.
+      dense_features: numbers of an example; 0 leaves the network on them out.
       embedding_dim: M, elements of a vector.
       bottom: widths of the network on dense numbers; the last is M.
       interaction: "cross" multiplies by low-rank cross layers (DCNv2); "dot" takes the products of all pairs of vectors (DLRM).
@@ -63,11 +63,13 @@ class DlrmConfig:
     bins: tuple[int, int, int] = (1, 1, 1)
 
     def __post_init__(self) -> None:
-        for name in ("dense_features", "embedding_dim", "cross_layers", "cross_rank"):
-            if (value := getattr(self, name)) < 1:
-                raise UserError(f"model.{name}={value}: must be at least 1")
+        for name, least in (("dense_features", 0), ("embedding_dim", 1), ("cross_layers", 1), ("cross_rank", 1)):
+            if (value := getattr(self, name)) < least:
+                raise UserError(f"model.{name}={value}: must be at least {least}")
         if not self.tables or min(self.bins) < 1:
             raise UserError(f"model: {len(self.tables)} tables in {self.bins} bins; there must be one of each at least")
+        if self.interaction == "dot" and len(self.tables) + (self.dense_features > 0) < 2:
+            raise UserError("model.interaction='dot': one table alone has no pair to be multiplied; 'cross' takes it")
         if self.bottom[-1:] != (self.embedding_dim,):
             raise UserError(f"model.bottom={self.bottom}: must end with embedding_dim={self.embedding_dim}")
         if self.top[-1:] != (1,):
@@ -102,10 +104,11 @@ class DlrmConfig:
     @property
     def interacting(self) -> int:
         """Elements that the interaction gives to the network behind it."""
-        vectors = len(self.tables) + 1
+        has_dense = self.dense_features > 0
+        vectors = len(self.tables) + has_dense
         if self.interaction == "cross":
             return vectors * self.embedding_dim
-        return self.embedding_dim + vectors * (vectors - 1) // 2
+        return has_dense * self.embedding_dim + vectors * (vectors - 1) // 2
 
     def tiny(self) -> "DlrmConfig":
         """Returns a small model with as many tables, of the same groups, and the same columns."""

@@ -124,7 +124,7 @@ class Dlrm(nnx.Module, HasOutputs):
         k1, k2, k3, k4 = jax.random.split(key, 4)
         self.c, self.scope = c, scope
         self.tables = AllTables(c, k1, scope / "tables")
-        self.bottom = Mlp(c.dense_features, c.bottom, k2, scope / "bottom")
+        self.bottom = Mlp(c.dense_features, c.bottom, k2, scope / "bottom") if c.dense_features else None
 
         def layer(key: jax.Array) -> CrossLayer:
             return CrossLayer(c.interacting, c.cross_rank, key, scope / "cross")
@@ -134,16 +134,18 @@ class Dlrm(nnx.Module, HasOutputs):
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the logits [B] of a click, float32 at least."""
-        dense_BM = jax.nn.relu(self.bottom(batch["dense"].astype(self.scope.dtype)))
-        x_BFM = jnp.concatenate([dense_BM[:, None], self.tables(batch)], axis=1)
-        x_BX = self.scope.shard(x_BFM.reshape(len(x_BFM), -1), "batch", None)
+        x_BFM, dense_BM = self.tables(batch), []
+        if self.bottom is not None:
+            dense_BM = [jax.nn.relu(self.bottom(batch["dense"].astype(self.scope.dtype)))]
+            x_BFM = jnp.concatenate([dense_BM[0][:, None], x_BFM], axis=1)
         if self.cross is None:
-            x_BX = jnp.concatenate([dense_BM, dot_products(x_BFM)], axis=-1)
+            x_BX = jnp.concatenate([*dense_BM, dot_products(x_BFM)], axis=-1)
         else:
 
             def cross(x_BX: jax.Array, layer: CrossLayer, x0_BX: jax.Array):
                 return layer(x_BX, x0_BX), None
 
+            x_BX = self.scope.shard(x_BFM.reshape(len(x_BFM), -1), "batch", None)
             x_BX, _ = scan(cross, x_BX, self.cross, x_BX, scope=self.scope / "cross", staged=False)
         logits_B = self.top(x_BX)[:, 0]
         return logits_B.astype(jnp.promote_types(logits_B.dtype, jnp.float32))
