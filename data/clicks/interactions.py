@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from data.clicks.config import MOST
-from data.clicks.ids import Table, ids_of
+from data.clicks.ids import Ids, Table, ids_of
 from data.clicks.log import SPLITS, Log, Row, ends
 from data.clicks.negatives import Sampler
 from data.task import DataError
@@ -82,12 +82,13 @@ class InteractionLog(Log):
         self.sizes = {split: len(part) for split, part in self.parts.items()}
         trained = slice(0, len(self.parts["train"]))
         self.past = {USER: _Past(data.users[trained]), ITEM: _Past(data.items[trained])}
-        users, items = ([names[i] for i in dict.fromkeys(codes[trained].tolist())] for names, codes in self._named())
-        self._ids = {USER: ids_of(USER, users, hashed), ITEM: ids_of(ITEM, items, hashed)}
+        self._ids = dict[str, Ids]()
+        for name, names, codes in ((USER, data.user_names, data.users), (ITEM, data.item_names, data.items)):
+            self._ids[name] = ids_of(name, (names[code] for code in self._places(codes)), hashed)
         for name, values in data.contexts.items():
             self._ids[name] = ids_of(name, map(str, sorted({*values[trained].tolist()})), hashed)
         for name, words in data.features.items():
-            known = sorted({word for i in dict.fromkeys(data.items[trained].tolist()) for word in words[i]})
+            known = sorted({word for item in self._places(data.items) for word in words[item]})
             self._ids[name] = ids_of(name, known, hashed)
         hotness = {name: max(1, max(map(len, words), default=1)) for name, words in data.features.items()}
         for name, most in hotness.items():
@@ -102,9 +103,6 @@ class InteractionLog(Log):
         self._features = {
             name: [[self._ids[name].row(word) for word in words] for words in each] for name, each in data.features.items()
         }
-
-    def _named(self) -> tuple[tuple[Sequence[str], np.ndarray], ...]:
-        return (self.data.user_names, self.data.users), (self.data.item_names, self.data.items)
 
     def _rows(self, name: str, values: np.ndarray) -> np.ndarray:
         """Returns the row of each value of a circumstance."""
@@ -196,6 +194,7 @@ class InteractionLog(Log):
             yield {"user": self.data.user_names[user], "ids": ids, "dense": dense, "seen": seen}
 
     def _places(self, codes_N: np.ndarray) -> list[int]:
+        """Returns the different codes of training, in the order in which they come first."""
         return list(dict.fromkeys(codes_N[: self.sizes["train"]].tolist()))
 
 

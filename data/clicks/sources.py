@@ -108,7 +108,7 @@ def opened(source: str, columns: Mapping[str, str], positive: float, tally: Tall
     """
     location = Location.of(source)
     if location.scheme == "tfds":
-        return _collected(_of_tfds(location.name, tfds), positive, tally, location.name)
+        return _collected(_of_tfds(location.name, tfds), positive, tally, location.name, {})
     form = form_of(location.name, columns)
     if form == "movielens":
         ratings = ratings_of(location.path)
@@ -116,7 +116,7 @@ def opened(source: str, columns: Mapping[str, str], positive: float, tally: Tall
         beside = ratings.parent / MOVIES[ratings.name]
         films = _films(beside) if beside.is_file() else {}
         return _collected(_ratings(ratings), positive, tally, str(ratings), films)
-    return _collected(_of_table(location.name, columns), positive, tally, location.name)
+    return _collected(_of_table(location.name, columns), positive, tally, location.name, {})
 
 
 # --- interactions -----------------------------------------------------------------------------------------------------
@@ -146,7 +146,7 @@ class Event(NamedTuple):
 Films = Mapping[str, tuple[str, Sequence[str]]]  # by number: title, genres
 
 
-def _collected(events: Iterable[Event], positive: float, tally: Tally, name: str, films: Films | None = None) -> Interactions:
+def _collected(events: Iterable[Event], positive: float, tally: Tally, name: str, films: Films) -> Interactions:
     """Returns events as arrays, in order of time where all have one."""
     users, items = dict[str, int](), dict[str, int]()
     codes, labels, times, first = list[tuple[int, int]](), list[float | None](), list[float | None](), dict[int, Event]()
@@ -163,34 +163,39 @@ def _collected(events: Iterable[Event], positive: float, tally: Tally, name: str
         raise DataError(f"{name}: no interaction in it{f'; {tally.reasons[0]}' if tally.reasons else ''}")
     tally.examples = len(codes)
     codes_2N = np.array(codes, np.int64).T
-    times_N = None if any(time is None for time in times) else np.array(times, np.float64)
-    order_N = np.arange(len(codes)) if times_N is None else np.argsort(times_N, kind="stable")
-    contexts = {}
-    if times_N is not None:
+    order_N, times_N, contexts = np.arange(len(codes)), None, {}
+    if None not in times:
+        times_N = np.array(times, np.float64)
+        order_N = np.argsort(times_N, kind="stable")
         times_N = times_N[order_N]
         contexts = {"hour": (times_N % _DAY // 3600).astype(np.int64), "weekday": ((times_N // _DAY + 3) % 7).astype(np.int64)}
-    names = list(items)
-    words = {
-        item: event.words or {"genre": films[names[item]][1]}
-        for item, event in first.items()
-        if event.words or (films and names[item] in films)
-    }
-    features = {
-        key: [words.get(i, {}).get(key, ()) for i in range(len(names))]
-        for key in dict.fromkeys(k for w in words.values() for k in w)
-    }
-    titles = [first[i].title or (films or {}).get(names[i], ("",))[0] for i in range(len(names))]
+    titles, features = _described(list(items), list(first.values()), films)
     return Interactions(
         users=codes_2N[0][order_N],
         items=codes_2N[1][order_N],
         user_names=list(users),
-        item_names=names,
+        item_names=list(items),
         titles=titles,
         labels=None if None in labels else np.array(labels, np.float32)[order_N],
         times=times_N,
         contexts=contexts,
         features=features,
     )
+
+
+def _described(items: Sequence[str], first: Sequence[Event], films: Films) -> tuple[list[str], dict[str, list[Sequence[str]]]]:
+    """Returns the title of each item, and its features by name.
+
+    Args:
+      first: the first event of each item.
+      films: what is known of items beside the events.
+    """
+    titles = [event.title or (films[item][0] if item in films else "") for item, event in zip(items, first, strict=True)]
+    words: list[Mapping[str, Sequence[str]]] = [
+        event.words or ({"genre": films[item][1]} if item in films else {}) for item, event in zip(items, first, strict=True)
+    ]
+    names = dict.fromkeys(name for some in words for name in some)
+    return titles, {name: [some.get(name, ()) for some in words] for name in names}
 
 
 def _number(value: Any, what: str, place: str) -> float | None:

@@ -192,8 +192,8 @@ def expanded(row: Example, hotness: Sequence[int], rows: Sequence[int] | None = 
             raise DataError(
                 f"id {ids[at]} is outside table {int(np.searchsorted(np.cumsum(counts), at, 'right'))} of {limits[at]} rows"
             )
-    starts = np.cumsum(hotness) - hotness
-    places = np.repeat(starts - (np.cumsum(counts) - counts), counts) + np.arange(len(ids))
+    firsts, columns = np.cumsum(counts) - counts, np.cumsum(hotness) - np.array(hotness)
+    places = np.repeat(columns - firsts, counts) + np.arange(len(ids))
     slots = np.zeros(sum(hotness), np.int32)
     weights = np.zeros(sum(hotness), np.float32)
     slots[places], weights[places] = ids, 1.0
