@@ -44,7 +44,7 @@ def dcnv2() -> Experiment:
 
 
 def quickstart() -> Experiment:
-    """A click's probability from a user, an item, an hour and a number, learned from 850,000 made-up interactions."""
+    """A click's probability from a user, an item, an hour and a number, learned from half a million made-up interactions."""
     return Experiment(
         model=DlrmConfig(
             tables=(Table(rows=2_001), Table(rows=1_001), Table(rows=25)),
@@ -58,11 +58,11 @@ def quickstart() -> Experiment:
             large=2_000,
         ),
         layout=data_parallel(1, 1),
-        data=ClickData(cache="latent_clicks", batch_size=1024, hotness=(1, 1, 1), dense=1),
+        data=ClickData(cache="latent_clicks", batch_size=512, hotness=(1, 1, 1), dense=1),
         optimizer=ByComponent(
-            others=AdamW(schedule=Cosine(peak=2e-3, steps=1600, warmup=50, floor=0.02)),
+            others=AdamW(schedule=Cosine(peak=2e-3, steps=1000, warmup=50, floor=0.02)),
             components=(OfComponent(path="tables", rule=AdaGrad(schedule=Constant(value=0.05), by_row=True)),),
         ),
-        train=Train(steps=1600, log_every=20, checkpoint=Checkpointing(every=400, keep=2), eval_every=400),
+        train=Train(steps=1000, log_every=20, checkpoint=Checkpointing(every=500, keep=2), eval_every=500),
         execution=Execution(unroll=0),
     )

@@ -46,7 +46,8 @@ class Tables(nnx.Module):
         """Returns [B, F, M], a vector for each table of the group."""
         columns = np.array(self.placement.columns)
         ids_BS, weights_BS = batch["ids"][:, columns], batch["weights"][:, columns]
-        return look_up(self.table[...], ids_BS, weights_BS, self.placement, self.scope)
+        with jax.named_scope(self.scope.path):  # by which a program's readers know whose exchanges these are
+            return look_up(self.table[...], ids_BS, weights_BS, self.placement, self.scope)
 
 
 class AllTables(nnx.Module):
