@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from data import untrusted
+from data.clicks.blocks import expanded, split
 from data.clicks.config import ClickData
 from data.clicks.ids import tables_of
-from data.clicks.task import expanded
 from data.config import DataConfig
 from data.features import Example
 from data.reading.caches import read_manifest
@@ -87,13 +87,10 @@ class Catalogue:
                 ids, numbers = self.user["ids"] | item["ids"], self.user["dense"] | item["dense"]
                 each = [ids[table.name] for table in tables]
                 dense = np.array([numbers[name] for name in self.manifest["numbers"]], np.float32)
-            yield expanded(
-                {
-                    "dense": dense,
-                    "label": np.zeros((), np.float32),
-                    "counts": np.array([len(some) for some in each], np.uint8),
-                    "ids": np.array([i for some in each for i in some], np.int32),
-                },
-                self.data.hotness,
-                [table.rows for table in tables],
-            )
+            block = {
+                "dense": dense[None],
+                "label": np.zeros(1, np.float32),
+                "counts": np.array([[len(some) for some in each]], np.uint8),
+                "ids": np.array([i for some in each for i in some], np.int32),
+            }
+            yield split(expanded(block, self.data.hotness, [table.rows for table in tables]))[0]

@@ -36,12 +36,12 @@ class ClickData(DataConfig):
         return sum(self.hotness)
 
     def stored(self) -> Features:
-        """Returns the arrays of a row as the cache stores it: `counts` says how many ids a row has of each table, and `ids` has
-        these alone, of one table after the other."""
+        """Returns the arrays of a block of rows as the cache stores it: `counts` says how many ids a row has of each table, and
+        `ids` has these alone, of one row and table after the other. The last block of a file is filled up with label -1."""
         return {
-            "dense": Feature((self.dense,), (None,), dtype="float32"),
-            "label": Feature((), (), dtype="float32"),
-            "counts": Feature((len(self.hotness),), (None,), dtype="uint8"),
+            "dense": Feature((BLOCK, self.dense), (None, None), dtype="float32"),
+            "label": Feature((BLOCK,), (None,), dtype="float32"),
+            "counts": Feature((BLOCK, len(self.hotness)), (None, None), dtype="uint8"),
             "ids": Feature((-1,), (None,)),
         }
 
@@ -51,7 +51,7 @@ class ClickData(DataConfig):
         dense: float32 [D], 0 where a number is missing.
         ids: int32 [S], table after table; 0 in a place that is empty.
         weights: float32 [S], 1 where a place has an id, else 0.
-        label: float32, 0 or 1; -1 of a row that fills up the last held-out batch.
+        label: float32, 0 or 1; -1 of a row that fills up a block or a batch, which counts nothing.
         """
         return {
             "dense": Feature((self.dense,), (None,), dtype="float32"),
@@ -65,6 +65,7 @@ class ClickData(DataConfig):
         return dataclasses.replace(self, cache="", batch_size=16)
 
 
+BLOCK = 64  # rows of a record
 MOST = 255  # ids that a row has of a table: their number is a byte
 
 CONFIGS = (ClickData,)

@@ -5,17 +5,17 @@ logits of what there is to be beaten), and of logs with users and items the list
 """
 
 import math
-import struct
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from itertools import islice
 from typing import Any, TypeVar
 
 import numpy as np
 
 from data.cache_maker import CacheMaker
 from data.clicks import baselines, catalogue, latent, sources
+from data.clicks.blocks import record_of
 from data.clicks.caches import ClickCache, LatentCache
-from data.clicks.config import ClickData
+from data.clicks.config import BLOCK, ClickData
 from data.clicks.criteo import CriteoLog
 from data.clicks.interactions import Drawn, InteractionLog
 from data.clicks.log import Log, Row
@@ -27,18 +27,22 @@ from data.reading.tally import Tally
 
 Config = TypeVar("Config", bound=CacheConfig)
 
+_WINDOW = 1 << 17  # training rows among which neighbours are mixed
+
 
 class ClickMaker(CacheMaker[Config]):
     """Makes a cache of a log.
 
     Attributes:
       log: the log, once it is open.
+      trained: training rows that have been written.
     """
 
     FORMAT = 1
     NOUN = "interaction"
     REQUIRED = True
     log: Log
+    trained: int = 0
 
     def write_parts(self, parts: Iterable[str]) -> None:
         """Writes the training rows, and the lists for ranking."""
@@ -51,13 +55,13 @@ class ClickMaker(CacheMaker[Config]):
     def write_split(self, split: str) -> None:
         tally, rows = self.tallies.setdefault(split, Tally()), list[Row]()
 
-        def records() -> Iterator[bytes]:
+        def kept() -> Iterator[Row]:
             for row in self.log.rows(split):
                 rows.append(row._replace(dense=row.dense[:0], ids=()))
-                yield record_of(row)
+                yield row
 
-        tally.rows = packing.write_records(self.folder / f"{split}.array_record", records())
-        tally.examples = self.log.sizes[split]
+        packing.write_records(self.folder / f"{split}.array_record", _records(kept()))
+        tally.examples, tally.rows = self.log.sizes[split], len(rows)
         caches.write_examples(self.folder / f"{split}.jsonl", self._scored(rows))
 
     def _scored(self, rows: list[Row]) -> Iterator[dict[str, Any]]:
@@ -88,12 +92,20 @@ class ClickMaker(CacheMaker[Config]):
         self.factors = baselines.fitted(train, held, sizes)
 
     def records(self, part: str, tally: Tally) -> Iterator[bytes]:
+        """Yields blocks of training rows, neighbours in time apart from each other."""
         tally.examples = self.log.sizes["train"]
-        return map(record_of, self.log.rows("train"))
+
+        def counted() -> Iterator[Row]:
+            for row in self.log.rows("train"):
+                self.trained += 1
+                yield row
+
+        return _records(packing.shuffled_in_windows(counted(), 0, _WINDOW))
 
     def show(self, part: str, record: bytes) -> str:
         log = self.log
-        row = unpack(np.frombuffer(record, np.uint8), _data(log).stored())
+        block = unpack(np.frombuffer(record, np.uint8), _data(log).stored())
+        row = block | {name: block[name][0] for name in ("dense", "label", "counts")}
         starts = np.r_[0, np.cumsum(row["counts"])]
         ids = [
             f"{table.name} {' '.join(map(str, row['ids'][start:end]))}"
@@ -107,6 +119,7 @@ class ClickMaker(CacheMaker[Config]):
             "tables": [vars(table) for table in self.log.tables],
             "dense": len(self.log.dense),
             "numbers": list(self.log.dense),
+            "trained": self.trained,
             "held_out": {split: self.tallies[split].rows for split in self.SPLITS},
         }
 
@@ -144,17 +157,11 @@ class ClickTableMaker(ClickMaker[ClickCache]):
         return [ratings] if ratings else list(super().own_files())
 
 
-def record_of(row: Row) -> bytes:
-    """Returns a row as it is stored (ClickData.stored)."""
-    ids = list(chain.from_iterable(row.ids))
-    return b"".join(
-        (
-            row.dense.astype("<f4").tobytes(),
-            struct.pack("<f", row.label),
-            bytes(map(len, row.ids)),
-            struct.pack(f"<{len(ids)}i", *ids),
-        )
-    )
+def _records(rows: Iterable[Row]) -> Iterator[bytes]:
+    """Yields blocks of rows as they are stored."""
+    waiting = iter(rows)
+    while some := list(islice(waiting, BLOCK)):
+        yield record_of(some)
 
 
 def _data(log: Log) -> ClickData:

@@ -1,17 +1,15 @@
 """Interactions as a task: the probability that one is of the kind that counts, a click or a film that is liked."""
 
-import functools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from data.clicks import metrics
-from data.clicks.config import ClickData
+from data.clicks import blocks, metrics
+from data.clicks.config import BLOCK, ClickData
 from data.clicks.ids import Table, tables_of
 from data.reading.caches import examples, read_manifest
-from data.reading.examples import StoredExamples
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
 
@@ -91,8 +89,8 @@ class ClickTask(Task[ClickData]):
         ids = [rng.integers(0, table.rows, n) for table, n in zip(own, counts, strict=True)]
         dense = np.log1p(rng.exponential(size=data.dense)).astype(np.float32)
         label = np.array(rng.random() < metrics.probabilities(dense.sum() - 0.6 * data.dense), np.float32)
-        row = {"dense": dense, "label": label, "counts": counts, "ids": np.concatenate(ids).astype(np.int32)}
-        return expanded(row, data.hotness)
+        row = {"dense": dense[None], "label": label[None], "counts": counts[None], "ids": np.concatenate(ids).astype(np.int32)}
+        return blocks.split(blocks.expanded(row, data.hotness))[0]
 
     def assets(self, folder: Path | None, model: ModelConfig) -> list[int] | None:
         """Returns the rows of a cache's tables, below which its ids must be."""
@@ -100,11 +98,24 @@ class ClickTask(Task[ClickData]):
 
     @property
     def augmentation(self) -> str:
-        """Random data comes as the model gets it; ids of a cache are put into their columns."""
+        """Random data comes as the model gets it; of a cache, the ids of a block are put into their columns."""
         return "columns" if self.data.cache else ""
 
     def augment(self, row: Example, rng: np.random.Generator, assets: list[int] | None) -> Example:
-        return expanded(row, self.data.hotness, assets)
+        """Returns a block of rows with their ids in columns."""
+        return blocks.expanded(row, self.data.hotness, assets)
+
+    @property
+    def rows_per_group(self) -> int:
+        return BLOCK
+
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+        """Returns the rows of a block."""
+        return blocks.split(rows[0])
+
+    def rows(self, manifest: Mapping[str, Any]) -> int:
+        """Returns how many training rows a cache has, not their blocks."""
+        return int(manifest["trained"])
 
     # --- evaluation ---
 
@@ -115,8 +126,7 @@ class ClickTask(Task[ClickData]):
           DataError: all rows have one label.
         """
         raw, sizes = list(examples(cache, split, limit)), self.assets(cache, None)  # pyright: ignore[reportArgumentType]
-        make = functools.partial(expanded, hotness=self.data.hotness, rows=sizes)
-        rows = StoredExamples(cache / f"{split}.array_record", self.data.stored(), make, len(raw))
+        rows = blocks.HeldOutRows(cache / f"{split}.array_record", self.data, sizes or (), len(raw))
         names = [name for name in ("label", "group", "weight", *BASELINES) if any(name in example for example in raw[:1])]
         with_weights = any("weight" in example for example in raw)
         names += ["weight"] if with_weights and "weight" not in names else []
@@ -170,34 +180,6 @@ def _scores(extra: Mapping[str, np.ndarray], logits_N: np.ndarray) -> dict[str, 
         "normalized_entropy": metrics.normalized_entropy(labels_N, logits_N, weights_N),
     }
     return scores | (metrics.rankings(labels_N, logits_N, extra["group"]) if "group" in extra else {})
-
-
-def expanded(row: Example, hotness: Sequence[int], rows: Sequence[int] | None = None) -> Example:
-    """Returns a stored row as the model gets it (ClickData.features).
-
-    Args:
-      hotness: columns of each table.
-      rows: of each table, if ids are to be checked.
-
-    Raises:
-      DataError: a row has more ids of a table than columns, or one outside it.
-    """
-    counts, ids = row["counts"].astype(np.int64), row["ids"]
-    if (counts > hotness).any() or counts.sum() != len(ids):
-        raise DataError(f"it has {counts.tolist()} ids of its tables, which have {list(hotness)} columns, and {len(ids)} in all")
-    if rows is not None and len(ids):
-        limits = np.repeat(rows, counts)
-        if ((ids < 0) | (ids >= limits)).any():
-            at = int(np.argmax((ids < 0) | (ids >= limits)))
-            raise DataError(
-                f"id {ids[at]} is outside table {int(np.searchsorted(np.cumsum(counts), at, 'right'))} of {limits[at]} rows"
-            )
-    firsts, columns = np.cumsum(counts) - counts, np.cumsum(hotness) - np.array(hotness)
-    places = np.repeat(columns - firsts, counts) + np.arange(len(ids))
-    slots = np.zeros(sum(hotness), np.int32)
-    weights = np.zeros(sum(hotness), np.float32)
-    slots[places], weights[places] = ids, 1.0
-    return {"dense": row["dense"], "ids": slots, "weights": weights, "label": row["label"]}
 
 
 task = ClickTask

@@ -11,15 +11,15 @@ import pytest
 from numpy.testing import assert_allclose
 
 from data.clicks import latent, metrics
+from data.clicks.blocks import expanded, record_of
 from data.clicks.caches import ENTRIES, ClickCache, LatentCache
 from data.clicks.catalogue import Catalogue
-from data.clicks.config import ClickData
+from data.clicks.config import BLOCK, ClickData
 from data.clicks.ids import Table, tables_of
 from data.clicks.interactions import Drawn, InteractionLog, Interactions
-from data.clicks.log import ends
-from data.clicks.maker import record_of
+from data.clicks.log import Row, ends
 from data.clicks.negatives import Sampler
-from data.clicks.task import ClickTask, expanded
+from data.clicks.task import ClickTask
 from data.prepare import prepare
 from data.reading.caches import examples, read_manifest
 from data.reading.examples import open_source, unpack
@@ -100,8 +100,8 @@ def test_nothing_held_out_is_known_in_training(seed):
     items[trained:] = rng.integers(0, 30, n - trained)
     users[trained:] = rng.integers(0, 20, n - trained)
     other = log()
-    assert [record_of(row) for row in whole.rows("train")] == [record_of(row) for row in other.rows("train")]
-    assert [record_of(row) for row in whole.rows("test")] != [record_of(row) for row in other.rows("test")]
+    assert [record_of([row]) for row in whole.rows("train")] == [record_of([row]) for row in other.rows("train")]
+    assert [record_of([row]) for row in whole.rows("test")] != [record_of([row]) for row in other.rows("test")]
     assert list(whole.items()) == list(other.items()) and list(whole.users()) == list(other.users())
 
 
@@ -173,7 +173,7 @@ def test_a_table_without_labels_gets_negatives(tmp_path):
         assert [e.get("weight", 1) for e in group] == [1] + [3 / 15] * 15
     train = stored_rows(folder)["train"]
     catalogue = {(row["by_table"][0][0], row["by_table"][1][0]) for row in train if row["label"] == 1}
-    assert len(train) == 4 * 255 and [row["label"] for row in train[:8]] == [1, 0, 0, 0] * 2
+    assert len(train) == 4 * 255 == read_manifest(folder)["trained"] and sum(row["label"] for row in train) == 255
     assert not catalogue & {(row["by_table"][0][0], row["by_table"][1][0]) for row in train if row["label"] == 0}
     manifest = read_manifest(folder)
     task = ClickTask(data_of(manifest))
@@ -228,11 +228,21 @@ def test_sizes_of_nothing_are_refused(field):
 # --- what a model reads ---
 
 
+def block(counts: list[list[int]], ids: list[int]) -> dict[str, np.ndarray]:
+    """Stored rows with these ids."""
+    return {
+        "dense": np.zeros((len(counts), 2), np.float32),
+        "label": np.ones(len(counts), np.float32),
+        "counts": np.array(counts, np.uint8),
+        "ids": np.array(ids, np.int32),
+    }
+
+
 def test_ids_are_put_into_the_columns_of_their_tables():
     """Of three tables with 2, 3 and 1 columns; empty places have weight 0."""
-    row = {"dense": np.zeros(2, np.float32), "label": np.float32(1), "counts": np.array([1, 3, 0], np.uint8)}
-    made = expanded(row | {"ids": np.array([7, 4, 5, 6], np.int32)}, (2, 3, 1), (8, 7, 1))  # pyright: ignore[reportArgumentType]
-    assert made["ids"].tolist() == [7, 0, 4, 5, 6, 0] and made["weights"].tolist() == [1, 0, 1, 1, 1, 0]
+    made = expanded(block([[1, 3, 0], [0, 0, 0], [2, 1, 1]], [7, 4, 5, 6, 1, 2, 3, 0]), (2, 3, 1), (8, 7, 1))
+    assert made["ids"].tolist() == [[7, 0, 4, 5, 6, 0], [0] * 6, [1, 2, 3, 0, 0, 0]]
+    assert made["weights"].tolist() == [[1, 0, 1, 1, 1, 0], [0] * 6, [1, 1, 1, 0, 0, 1]]
     assert made["ids"].dtype == np.int32 and made["weights"].dtype == np.float32
 
 
@@ -241,28 +251,30 @@ def test_ids_are_put_into_the_columns_of_their_tables():
     [
         ([1, 3, 0], [7, 4, 9, 6], "id 9 is outside table 1 of 7 rows"),
         ([1, 3, 0], [-1, 4, 5, 6], "id -1 is outside table 0 of 8 rows"),
-        ([3, 0, 0], [1, 2, 3], r"it has \[3, 0, 0\] ids of its tables, which have \[2, 3, 1\] columns, and 3 in all"),
-        ([1, 1, 0], [1, 2, 3], "and 3 in all"),
+        ([3, 0, 0], [1, 2, 3], r"up to \[3, 0, 0\] ids of the tables, which have \[2, 3, 1\] columns; 3 for 3"),
+        ([1, 1, 0], [1, 2, 3], "3 for 2$"),
     ],
 )
 def test_ids_outside_a_table_are_refused(counts, ids, message):
     """In a line that names the table, the id and the rows."""
-    row = {"dense": np.zeros(2, np.float32), "label": np.float32(1), "counts": np.array(counts, np.uint8)}
     with pytest.raises(DataError, match=message):
-        expanded(row | {"ids": np.array(ids, np.int32)}, (2, 3, 1), (8, 7, 1))  # pyright: ignore[reportArgumentType]
+        expanded(block([counts], ids), (2, 3, 1), (8, 7, 1))
 
 
-def test_records_hold_filled_places_alone():
-    """A stored row is as long as its ids, and comes back as it was."""
-    from data.clicks.log import Row
-
+@pytest.mark.parametrize("number", [1, 3, BLOCK])
+def test_records_hold_filled_places_alone(number):
+    """A block is as long as its ids, and comes back as it was; rows that are missing have label -1 and no ids."""
     data = ClickData(batch_size=1, hotness=(1, 4), dense=3)
-    for words in ((), (5,), (5, 6, 7, 8)):
-        record = record_of(Row(np.array([1, 2, 3], np.float32), ((9,), words), 1.0))
-        assert len(record) == 4 * 3 + 4 + 2 + 4 * (1 + len(words))
-        row = unpack(np.frombuffer(record, np.uint8), data.stored())
-        assert row["ids"].tolist() == [9, *words] and row["counts"].tolist() == [1, len(words)]
-        assert row["dense"].tolist() == [1, 2, 3] and row["label"] == 1
+    words = [(), (5,), (5, 6, 7, 8)]
+    rows = [Row(np.array([1, 2, n], np.float32), ((n,), words[n % 3]), n % 2) for n in range(number)]
+    record = record_of(rows)
+    filled = sum(1 + len(row.ids[1]) for row in rows)
+    assert len(record) == BLOCK * (4 * 3 + 4 + 2) + 4 * filled
+    made = expanded(unpack(np.frombuffer(record, np.uint8), data.stored()), data.hotness)
+    assert made["label"].tolist() == [row.label for row in rows] + [-1] * (BLOCK - number)
+    assert made["dense"][:number].tolist() == [row.dense.tolist() for row in rows]
+    assert made["weights"].sum() == filled and not made["weights"][number:].any()
+    assert made["ids"][:, 0].tolist() == [*range(number)] + [0] * (BLOCK - number)
 
 
 def test_training_rows_come_as_features(cache, monkeypatch):
@@ -270,11 +282,19 @@ def test_training_rows_come_as_features(cache, monkeypatch):
     monkeypatch.setenv("SHARDZOO_DATA", str(cache.parent.parent))
     manifest = read_manifest(cache)
     data = data_of(manifest)
-    row = open_source(data, model_of(manifest)).row(3)
+    source = open_source(data, model_of(manifest))
+    row = source.row(3)
     held = ClickTask(data).held_out(cache, cache, "validation", 5)
     for one in (row, *held.rows):
         assert {k: (x.shape, str(x.dtype)) for k, x in one.items()} == {k: (f.shape, f.dtype) for k, f in data.features().items()}
     assert held.count == 5 and held.needs_outputs
+    # An epoch has every training row once, and the rows that fill up its last block.
+    epoch = [source.row(i) for i in range(BLOCK * manifest["parts"]["all"]["rows"])]
+    read = sorted((*row["ids"].tolist(), float(row["label"])) for row in epoch if row["label"] >= 0)
+    stored = stored_rows(cache)["train"]
+    assert read == sorted((*row["ids"].tolist(), float(row["label"])) for row in stored)
+    assert len(read) == manifest["trained"] == 1700 and len(epoch) == 1728
+    assert ClickTask(data).rows(manifest) == 1700
 
 
 def test_a_model_that_does_not_fit_is_refused(cache):
@@ -379,14 +399,13 @@ def test_users_and_items_are_listed_for_ranking(cache):
     left = {catalogue.items[place]["item"] for place in catalogue.candidates(seen=False)}
     assert left == {str(i) for i in {*data.items[trained].tolist()}} - seen
     assert len(catalogue.candidates(seen=True)) == len(catalogue.items) == 20
-    ids = {
-        (int(u), int(i)): row["by_table"]
-        for u, i, row in zip(data.users, data.items, stored_rows(cache)["train"], strict=False)
-        if u == 7
-    }
-    for place, row in zip(catalogue.candidates(seen=True), catalogue.rows(catalogue.candidates(seen=True)), strict=True):
-        if (pair := (7, int(catalogue.items[place]["item"]))) in ids:
-            assert row["ids"][:2].tolist() == [int(ids[pair][0][0]), int(ids[pair][1][0])]
+    log = InteractionLog(data, hashed=0, drawn=Drawn(), validation=SMALL.validation, test=SMALL.test)
+    ids = {str(data.items[i]): row.ids for i, row in enumerate(log.rows("train")) if data.users[i] == 7}
+    places = catalogue.candidates(seen=True)
+    row = {}
+    for place, row in zip(places, catalogue.rows(places), strict=True):
+        if (item := catalogue.items[place]["item"]) in ids:
+            assert row["ids"][:2].tolist() == [*ids[item][0], *ids[item][1]]
         assert row["weights"].tolist() == [1, 1, 1]
     last = int(np.flatnonzero(data.users[trained] == 7)[-1])
     assert row["ids"][2] == 1 + data.contexts["context"][last]

@@ -78,7 +78,7 @@ def criteo_lines(n: int, seed: int = 0) -> list[str]:
 
 
 def stored_rows(cache: Path) -> dict[str, list[Example]]:
-    """Returns the stored rows of each split of a cache, the ids of which are a list for each table."""
+    """Returns the stored rows of each split of a cache, with their ids by table; those of training are in random order."""
     import grain
 
     from data.clicks.config import ClickData
@@ -91,7 +91,12 @@ def stored_rows(cache: Path) -> dict[str, list[Example]]:
         records: Any = grain.sources.ArrayRecordDataSource(
             str(cache / ("train/all" if split == "train" else split)) + ".array_record"
         )
-        rows[split] = [unpack(np.frombuffer(records[i], np.uint8), stored) for i in range(len(records))]
-        for row in rows[split]:
-            row["by_table"] = np.split(row["ids"], np.cumsum(row["counts"].astype(int))[:-1])  # pyright: ignore
+        rows[split] = []
+        for number in range(len(records)):
+            block = unpack(np.frombuffer(records[number], np.uint8), stored)
+            each = np.split(block["ids"], np.cumsum(block["counts"].astype(int).ravel())[:-1])
+            for at in np.flatnonzero(block["label"] >= 0).tolist():
+                row = {name: block[name][at] for name in ("dense", "label", "counts")}
+                by_table: Any = each[at * len(tables) : (at + 1) * len(tables)]
+                rows[split].append(row | {"ids": np.concatenate(by_table), "by_table": by_table})
     return rows
