@@ -239,7 +239,7 @@ def block(counts: list[list[int]], ids: list[int]) -> dict[str, np.ndarray]:
 
 
 def test_ids_are_put_into_the_columns_of_their_tables():
-    """Of three tables with 2, 3 and 1 columns; empty places have weight 0."""
+    """Three tables have 2, 3 and 1 columns; empty places have weight 0."""
     made = expanded(block([[1, 3, 0], [0, 0, 0], [2, 1, 1]], [7, 4, 5, 6, 1, 2, 3, 0]), (2, 3, 1), (8, 7, 1))
     assert made["ids"].tolist() == [[7, 0, 4, 5, 6, 0], [0] * 6, [1, 2, 3, 0, 0, 0]]
     assert made["weights"].tolist() == [[1, 0, 1, 1, 1, 0], [0] * 6, [1, 1, 1, 0, 0, 1]]

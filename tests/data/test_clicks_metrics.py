@@ -99,7 +99,7 @@ def literal_rankings(labels: np.ndarray, scores: np.ndarray, top: int) -> tuple[
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("top", [1, 3, 10])
 def test_rankings_are_means_over_the_orders_of_equal_scores(seed, top):
-    """Of five rows with two or three different scores: every order that these allow is as likely."""
+    """Five rows have two or three different scores: every order that these allow is as likely."""
     rng = np.random.default_rng(seed)
     labels, scores = rng.permutation([1.0, 1.0, 0.0, 0.0, 0.0] if seed % 2 else [1.0, 0.0, 0.0, 0.0, 0.0]), rng.integers(0, 3, 5)
     ndcg, hit_rate = literal_rankings(labels, scores, top)
@@ -121,7 +121,7 @@ def test_groups_are_ranked_by_themselves():
 
 
 def test_popularity_is_the_share_of_positive_rows_drawn_to_the_mean():
-    """Of an item without rows the mean itself."""
+    """An item without rows has the mean itself."""
     items, labels = np.array([0] * 90 + [1] * 10), np.array([1.0] * 45 + [0.0] * 45 + [0.0] * 10)
     mean = 45.5 / 101
     shares = [(45 + 10 * mean) / 100, 10 * mean / 20, mean]

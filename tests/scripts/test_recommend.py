@@ -112,7 +112,7 @@ def test_users_who_are_unknown_or_have_seen_all(trained, monkeypatch, capsys):
 
 
 def test_films_are_recommended_by_name_without_those_seen(root, tmp_path, monkeypatch, capsys):
-    """Of MovieLens' files, with tables of genres that have several ids a row, and numbers of what came before."""
+    """MovieLens' files give tables of genres that have several ids a row, and numbers of what came before."""
     from data.prepare import settings_from
 
     folder = write_movielens(tmp_path / "ml", "ratings.csv", ratings(n=60, users=20))
