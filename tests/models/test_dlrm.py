@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +43,7 @@ def model(c: DlrmConfig = SMALL) -> Dlrm:
     return jax.jit(lambda key: Dlrm(c, key, WHERE))(jax.random.key(0))
 
 
-def batch_of(c: DlrmConfig, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
+def batch_of(c: DlrmConfig, rows: int, seed: int = 0) -> dict[str, Any]:
     """Rows with ids beyond their tables' rows, empty columns, and weights that are no whole numbers."""
     rng = np.random.default_rng(seed)
     weights = rng.uniform(0.5, 2, size=(rows, c.slots)) * (rng.random((rows, c.slots)) < 0.7)
@@ -54,7 +55,7 @@ def batch_of(c: DlrmConfig, rows: int, seed: int = 0) -> dict[str, np.ndarray]:
     }
 
 
-def vectors(m: Dlrm, batch: dict[str, np.ndarray]) -> np.ndarray:
+def vectors(m: Dlrm, batch: dict[str, Any]) -> np.ndarray:
     """[B, F, M] by loops over examples, tables and columns."""
     c, out, column = m.c, np.zeros((len(batch["label"]), len(m.c.tables), m.c.embedding_dim)), 0
     for f, table in enumerate(c.tables):
@@ -213,7 +214,7 @@ def test_the_whole_network_is_its_definition(interaction, dense_features):
 def test_rows_that_fill_a_batch_up_change_nothing():
     """They have label -1: loss, metrics and units are those without them."""
     batch = batch_of(SMALL, 6)
-    filled = {k: np.concatenate([x, np.full_like(x[:2], -1 if k == "label" else 0)]) for k, x in batch.items()}
+    filled: dict[str, Any] = {k: np.concatenate([x, np.full_like(x[:2], -1 if k == "label" else 0)]) for k, x in batch.items()}
     one, two = (model().loss(b, EVALUATION) for b in (batch, filled))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         assert_allclose(a, b, rtol=1e-6)

@@ -1,6 +1,7 @@
 """Optimizers act on each tensor alone: stacking layers or experts into one array changes no update."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -207,6 +208,7 @@ def test_rows_that_nothing_looks_up_stay_as_they_are(float64):
     """Without a gradient a row has no update, even with eps and initial sums of 0."""
     tx = transforms.make(AdaGrad(schedule=RATE, eps=0.0, by_row=True), {"w": info("w", (3, 2), ("vocab", "embed"))})
     w = {"w": jnp.ones((3, 2))}
+    change: Any
     change, state = tx.update({"w": jnp.array([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])}, tx.init(w), w)
     assert_allclose(change["w"], [[0, 0], [-0.1 / 2.5**0.5, -0.2 / 2.5**0.5], [0, 0]], rtol=1e-6)
     assert jax.tree.leaves(state)[0].shape == (3,)

@@ -30,7 +30,7 @@ def transformation(config: AdaGrad, infos: PyTree) -> optax.GradientTransformati
 
         return AdaGradState(jax.tree.map(sums, infos, params))
 
-    def update(updates: Any, state: AdaGradState, params: Any = None) -> Any:
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
         def added(info: ParamInfo, g: jax.Array, s: jax.Array) -> jax.Array:
             return s + (jnp.mean(g * g, axis=-1) if sums_of_rows(info) else g * g)
 
