@@ -142,7 +142,7 @@ def _by_rows(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes
     number_U, index_BS = jnp.unique(number_BS, return_inverse=True, size=n, fill_value=peers * block)
     places = min(n, max(1, math.ceil(SLACK * n / peers)))
     exchange = Exchange(axes, peers, places, dtype)
-    x_UM = fetch(table_NRM.reshape(block, size), number_U, exchange)
+    x_UM: jax.Array = fetch(table_NRM.reshape(block, size), number_U, exchange)
     return _pooled(x_UM[index_BS.reshape(row_BS.shape)], weights_BS, placement.hotness).astype(dtype)
 
 
@@ -206,7 +206,7 @@ fetch.defvjp(_fetch, _returned)
 
 @dataclasses.dataclass(frozen=True)
 class Moves:
-    """What moves in a round.
+    """The moves of a round.
 
     Attributes:
       place_PC: the places among this device's numbers of what it asks of each peer; U where it asks nothing.

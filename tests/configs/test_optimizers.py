@@ -55,7 +55,7 @@ def test_one_step_is_enough_to_decay_in():
 
 
 def test_all_schedules_follow_the_run():
-    """Those of components too, if they end with it."""
+    """Schedules of components do so too, if they end with it."""
     optimizer = ByComponent(
         others=Sgd(schedule=Cosine(peak=1.0, steps=100, warmup=10)),
         components=(

@@ -77,6 +77,7 @@ def test_mlperfs_model_has_the_parameters_of_its_shapes():
     size = 27 * 128
     cross = 3 * (2 * size * 512 + size)
     top = (size + 1) * 1024 + 1025 * 1024 + 1025 * 512 + 513 * 256 + 257
+    assert isinstance(e.model, DlrmConfig)
     placements = e.model.placements.values()
     filling = sum(p.bins * p.rows - sum(p.sizes) for p in placements)
     described = tables.describe(e)["parameters"]
