@@ -6,7 +6,7 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 import dataclasses
 from typing import Any, Literal
 
-from configs.optimizers import Optimizer, following
+from configs.optimizers import Optimizer, for_steps
 from data.config import DataConfig, EvalConfig, HeldOut
 from data.paths import is_address
 from models.errors import UserError
@@ -198,12 +198,9 @@ class Experiment:
     execution: Execution = Execution()
 
     def with_steps(self, steps: int) -> "Experiment":
-        """Returns the experiment with another number of steps, which its schedule follows if it ends with the run."""
-        schedule = following(self.optimizer.schedule, self.train.steps, steps)
+        """Returns the experiment with another number of steps, which a schedule follows if it ends with the run."""
         return dataclasses.replace(
-            self,
-            optimizer=dataclasses.replace(self.optimizer, schedule=schedule),
-            train=dataclasses.replace(self.train, steps=steps),
+            self, optimizer=for_steps(self.optimizer, self.train.steps, steps), train=dataclasses.replace(self.train, steps=steps)
         )
 
     def with_finetune(self, **changes: Any) -> "Experiment":

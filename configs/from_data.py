@@ -6,6 +6,7 @@ family says which field has each size: ClassVars `vocabularies` for those of voc
 
 import functools
 import sys
+import typing
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -18,7 +19,7 @@ from data import kinds, untrusted
 from data.kinds import task_of
 from data.reading.caches import cache_folder, read_manifest
 from data.task import DataError
-from models.errors import UserError
+from models.errors import UserError, shortened
 from models.parts.nested import changed
 
 _MULTIPLE = 128  # rows of a table of tokens, which are then cut over devices
@@ -46,7 +47,10 @@ def taken(e: Experiment, registered: Experiment, arguments: Sequence[str]) -> Ex
         return e
     fitted, fields = fit(e, given)
     if fields:
-        print(f"from data {cache!r}: {', '.join(f'{path} {value}' for path, value in fields.items())}", file=sys.stderr)
+        print(
+            f"from data {cache!r}: {', '.join(f'{path} {shortened(str(value), 99)}' for path, value in fields.items())}",
+            file=sys.stderr,
+        )
     return fitted
 
 
@@ -107,7 +111,7 @@ def _with(config: Any, values: Mapping[str, Any], name: str) -> Any:
         raise ConfigError(f"the data decide {fields}: {error}") from None
 
 
-def _sizes(e: Experiment, sizes: Mapping[str, int]) -> dict[str, int]:
+def _sizes(e: Experiment, sizes: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the fields of a model, by path, that do not fit the sizes of the data, with values that do.
 
     A model that starts from weights keeps their vocabulary and positions: what is too small is refused later. Others have a
@@ -115,10 +119,12 @@ def _sizes(e: Experiment, sizes: Mapping[str, int]) -> dict[str, int]:
     """
     fresh = _is_fresh(e)
     vocabularies = getattr(e.model, "vocabularies", {})
-    paths, needed, values = vocabularies | getattr(e.model, "sized_by_data", {}), dict[str, int](), dict[str, int]()
+    paths, needed, values = vocabularies | getattr(e.model, "sized_by_data", {}), dict[str, int](), dict[str, Any]()
     for name, size in sizes.items():
         if not (path := paths.get(name)) or not (now := _at(e.model, path)):
             continue
+        if isinstance(size, list):  # of parts of a model, such as its tables
+            size = registry.from_json(size, typing.get_type_hints(type(e.model))[path], f"model.{path}")
         if name in vocabularies:
             needed[path] = max(size, needed.get(path, 0))
             fits = not fresh or needed[path] <= now < needed[path] + _MULTIPLE

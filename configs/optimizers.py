@@ -193,4 +193,68 @@ class Sgd:
     momentum: float = 0.0
 
 
-Optimizer = Adafactor | AdamW | Lamb | Sgd
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AdaGrad:
+    """AdaGrad (Duchi et al. 2011): a gradient over the root of the sum of its squares so far.
+
+    Attributes:
+      schedule: the learning rate of each step.
+      eps: is added to the root.
+      initial: the sums before the first step.
+      by_row: whether a matrix has one sum for each row, of the mean of its squares, as FBGEMM's row-wise AdaGrad; a row is the
+        last dimension, such as a vector of an embedding table.
+    """
+
+    schedule: Schedule
+    eps: float = 1e-8
+    initial: float = 0.0
+    by_row: bool = False
+
+
+Rule = Adafactor | AdamW | Lamb | Sgd | AdaGrad
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OfComponent:
+    """The optimizer of a component.
+
+    Attributes:
+      path: the component, and those below it, such as "tables".
+      rule: its optimizer, with a schedule of its own.
+    """
+
+    path: str
+    rule: Rule
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ByComponent:
+    """Different optimizers for some components.
+
+    Attributes:
+      others: of all that `components` does not name; its learning rate is the one that is reported.
+      components: those with optimizers of their own; a longer path wins over a shorter one.
+    """
+
+    others: Rule
+    components: tuple[OfComponent, ...]
+
+    @property
+    def schedule(self) -> Schedule:
+        """The learning rate of `others`."""
+        return self.others.schedule
+
+
+Optimizer = Rule | ByComponent
+
+
+def for_steps(optimizer: Optimizer, before: int, after: int) -> Optimizer:
+    """Returns an optimizer whose schedules follow a run of another number of steps, as `following` says."""
+    if not isinstance(optimizer, ByComponent):
+        return dataclasses.replace(optimizer, schedule=following(optimizer.schedule, before, after))
+
+    def followed(rule: Rule) -> Rule:
+        return dataclasses.replace(rule, schedule=following(rule.schedule, before, after))
+
+    parts = tuple(dataclasses.replace(part, rule=followed(part.rule)) for part in optimizer.components)
+    return ByComponent(others=followed(optimizer.others), components=parts)

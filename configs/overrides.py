@@ -40,9 +40,9 @@ def override(e: Settings, arguments: Sequence[str], options: Iterable[str] = ())
             raise ConfigError(f"no field or option --{path}{hint}")
         changes[path] = _parse(fields[path], texts, f"--{path}")
     before: Any = e
-    if isinstance(e, Experiment) and _SCHEDULE_STEPS in fields and _SCHEDULE_STEPS not in changes:
+    if isinstance(e, Experiment) and _SCHEDULE_STEPS not in changes:
         steps = changes.get("train.steps", e.train.steps)
-        if hasattr(e.optimizer.schedule, "steps"):
+        if _SCHEDULE_STEPS not in fields or hasattr(e.optimizer.schedule, "steps"):
             before = e.with_steps(steps)
         else:  # a schedule of another class
             changes[_SCHEDULE_STEPS] = steps

@@ -17,6 +17,7 @@ from models.errors import UserError, nearest
 # Name -> package. A user's own source is of the first kind that it fits: text is behind those whose tables have texts too.
 KINDS: dict[str, str] = {
     "chat": "data.chat",
+    "clicks": "data.clicks",
     "grids": "data.grids",
     "images": "data.images",
     "labelled": "data.labelled",

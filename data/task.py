@@ -129,7 +129,7 @@ class Task(abc.ABC, Generic[Config]):
 
     @property
     def rows_per_group(self) -> int:
-        """Number of rows that `combine` returns; less than `group_size` where it packs them."""
+        """Number of rows that `combine` returns; less than `group_size` where it packs, more where a stored row is several."""
         return self.group_size
 
     def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:

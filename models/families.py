@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FAMILIES: dict[str, str] = {  # name -> package
     "bert": "models.bert",
     "conformer": "models.conformer",
+    "dlrm": "models.dlrm",
     "gpt": "models.gpt",
     "gshard_m4": "models.gshard_m4",
     "m2m100": "models.m2m100",

@@ -15,6 +15,7 @@ from data.config import DataConfig
 from data.features import Feature
 from data.kinds import task_of
 from data.reading.caches import cache_folder, check_rows, read_manifest
+from data.reading.records import Records
 from data.task import DataError, Example, Task
 from models.families import ModelConfig
 
@@ -62,7 +63,7 @@ class CacheSource:
         for name in sizes:
             path = check_rows(folder, manifest, name)
             with untrusted.damage(path, DataError):
-                records = grain.sources.ArrayRecordDataSource(str(path))
+                records = Records(path)
                 rows.append(grain.MapDataset.source(cast(Any, records)).seed(_seed(data.seed, name)).shuffle().repeat())
         self._rows = grain.MapDataset.mix(rows, weights=list(weights / weights.sum()))
 
@@ -135,12 +136,10 @@ class StoredExamples(Sequence[Example]):
     def __init__(
         self, file: Path, stored: Mapping[str, Feature], make: Callable[[Example], Example], size: int, threads: int = 1
     ):
-        import grain
-
         self.stored, self.make, self.size, self.threads = stored, make, size, threads
         self.file = untrusted.regular(file, DataError)
         with untrusted.damage(file, DataError):
-            self._records: Any = grain.sources.ArrayRecordDataSource(str(file))
+            self._records = Records(file)
 
     def __len__(self) -> int:
         return self.size

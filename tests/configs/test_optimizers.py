@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from configs.optimizers import Constant, Cosine, Exponential, InverseSqrt, Linear
+from configs.optimizers import AdamW, ByComponent, Constant, Cosine, Exponential, InverseSqrt, Linear, OfComponent, Sgd, for_steps
 from trainers.optimizers.transforms import learning_rate
 
 
@@ -52,3 +52,17 @@ def test_one_step_is_enough_to_decay_in():
     for kind in (Cosine, Linear, Exponential):
         rate = learning_rate(kind(peak=2.0, steps=10, warmup=9, floor=0.5))
         assert np.asarray([rate(step) for step in (9, 10, 11)]) == pytest.approx([2.0, 1.0, 1.0])
+
+
+def test_all_schedules_follow_the_run():
+    """Schedules of components do so too, if they end with it."""
+    optimizer = ByComponent(
+        others=Sgd(schedule=Cosine(peak=1.0, steps=100, warmup=10)),
+        components=(
+            OfComponent(path="a", rule=AdamW(schedule=Linear(peak=2.0, steps=100))),
+            OfComponent(path="b", rule=AdamW(schedule=Linear(peak=2.0, steps=70))),
+        ),
+    )
+    longer = for_steps(optimizer, 100, 300)
+    assert isinstance(longer, ByComponent) and longer.schedule == Cosine(peak=1.0, steps=300, warmup=10)
+    assert [part.rule.schedule for part in longer.components] == [Linear(peak=2.0, steps=300), Linear(peak=2.0, steps=70)]

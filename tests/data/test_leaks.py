@@ -20,6 +20,7 @@ from data.cache_maker import maker_of
 from data.chat import caches as chat
 from data.chat import maker as chat_cache
 from data.chat.config import ChatData, PreferenceData
+from data.clicks.caches import ClickCache
 from data.config import DataConfig
 from data.features import Example
 from data.images.caches import ImageCache
@@ -53,6 +54,7 @@ from data.vocabularies import tokenizers
 from tests.helpers.archives import tarball
 from tests.helpers.catalogues import WORDS
 from tests.helpers.chats import turns, write_vocabulary
+from tests.helpers.clicks import stored_rows, write_csv
 from tests.helpers.grids import FIELDS, times, write_grid_cache
 from tests.helpers.labelled_packages import tiny_packages
 from tests.helpers.pictures import encoded, smooth, write_folder
@@ -115,6 +117,14 @@ def of_chat(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     reference.finish()
     cache = prepare("pairs", settings, data_dir=root, progress=quiet)
     yield said(cache, PreferenceData(batch_size=1, length=64, pairs=2))
+
+
+def of_clicks(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
+    """Interactions that stand twice in a table, far from each other, and many at one time."""
+    rows = [{"user": n % 60, "item": n, "label": n % 2, "time": 1_000_000 + n // 7} for n in range(300)]
+    file = write_csv(root / "clicks.csv", rows + rows[::-1])
+    cache = prepare("clicked", ClickCache(source=f"file:{file}", hashed=1 << 30), data_dir=root, progress=quiet)
+    yield {split: [row["ids"].tobytes() for row in some] for split, some in stored_rows(cache).items()}
 
 
 def of_lamda(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
@@ -288,6 +298,7 @@ def of_text_to_text(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
 
 KINDS = {
     "chat": of_chat,
+    "clicks": of_clicks,
     "lamda": of_lamda,
     "grids": of_grids,
     "images": of_images,

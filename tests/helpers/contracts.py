@@ -7,7 +7,7 @@
 A case is a row of a TABLE in tests/multi_device: an experiment, a layout and its mesh. Its line has
 
 - `rows`: bytes on one device a step, in double precision, by component, kind of collective, mesh axes and place
-  (collectives.summary);
+  (collectives.summary), without those in loops whose count the data decide;
 - `sent`: the bytes that a device sends;
 - `least`: those of an analytic bound (trainers.pods.bound), which has weights gathered forward and backward, gradients summed
   once, sums and exchanges of activations by the layout's rules; null for rings of keys, which it does not know.
@@ -51,6 +51,8 @@ def line(e: Experiment, collectives: Sequence[Collective]) -> Line:
     """Returns the line of an experiment whose compiled step has these collectives."""
     rows = {}
     for row in summary(collectives):
+        if row["bytes"] is None:
+            continue
         axes = "?" if row["axes"] is None else "*".join(row["axes"]) or "-"
         rows[f"{row['component'] or '-'} {row['kind']} {axes} {PLACES[row['in_loop']]}"] = row["bytes"]
     sent = sum(c.sent * c.times for c in collectives if c.times)

@@ -1,6 +1,7 @@
 """Optimizers act on each tensor alone: stacking layers or experts into one array changes no update."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,8 @@ import pytest
 from numpy.testing import assert_allclose
 
 from configs.experiment import Finetuning
-from configs.optimizers import Adafactor, AdamW, Constant, Cosine, InverseSqrt, Lamb, Sgd
+from configs.optimizers import Adafactor, AdaGrad, AdamW, ByComponent, Constant, Cosine, InverseSqrt, Lamb, OfComponent, Sgd
+from configs.registry import ConfigError
 from models.sharding.component import Component
 from models.sharding.layout import Layout, rules
 from models.sharding.params import ParamInfo
@@ -22,6 +24,8 @@ OPTIMIZERS = [
     AdamW(schedule=RATE, weight_decay=0.1),
     Lamb(schedule=RATE, weight_decay=0.1),
     Sgd(schedule=RATE, momentum=0.9),
+    AdaGrad(schedule=RATE),
+    AdaGrad(schedule=RATE, by_row=True),
 ]
 LAYOUT = Layout(name="mine", mesh=(("x", 2), ("y", 4)), rules=rules(embed="x", mlp="y", heads="y", expert="y"))
 
@@ -176,3 +180,65 @@ def test_schedules():
     assert_allclose(np.array([ramp(0), ramp(4), ramp(9), ramp(399)], float), [0.003, 0.015, 0.03, 0.015], rtol=1e-6)
     cosine = transforms.learning_rate(Cosine(peak=1.0, steps=100, warmup=10, floor=0.1))
     assert_allclose(np.array([cosine(0), cosine(10), cosine(100)], float), [0.0, 1.0, 0.1], atol=1e-6)
+
+
+def placed(name: str, shape: tuple[int, ...], axes: tuple[str, ...], component: str) -> ParamInfo:
+    """A parameter of a component."""
+    return dataclasses.replace(info(name, shape, axes), scope=Component(LAYOUT, component))
+
+
+@pytest.mark.parametrize("by_row", [False, True])
+def test_adagrad_equals_its_definition(by_row, float64):
+    """Three steps of a table and of a vector in NumPy: a sum for each number, or for each of the table's rows."""
+    config = AdaGrad(schedule=RATE, eps=1e-3, initial=0.2, by_row=by_row)
+    params = {"w": np.array([[1.0, -2.0, 0.5], [0.3, 4.0, -1.0]]), "b": np.array([0.5, -1.0])}
+    infos = {"w": info("w", (2, 3), ("vocab", "embed")), "b": info("b", (2,), ("embed",))}
+    got = updates(config, infos, {k: jnp.array(p) for k, p in params.items()}, steps=3)
+    for name, p in params.items():
+        rows = by_row and name == "w"
+        sums = np.full((2, 1) if rows else p.shape, 0.2)
+        for i in range(3):
+            g = np.sin(p * (3 + i)) * (1 + i)
+            sums = sums + ((g * g).sum(axis=1, keepdims=True) / 3 if rows else g * g)
+            p = p - 0.1 * g / (np.sqrt(sums) + 1e-3)
+        assert_allclose(got[name], p, rtol=1e-12)
+
+
+def test_rows_that_nothing_looks_up_stay_as_they_are(float64):
+    """Without a gradient a row has no update, even with eps and initial sums of 0."""
+    tx = transforms.make(AdaGrad(schedule=RATE, eps=0.0, by_row=True), {"w": info("w", (3, 2), ("vocab", "embed"))})
+    w = {"w": jnp.ones((3, 2))}
+    change: Any
+    change, state = tx.update({"w": jnp.array([[0.0, 0.0], [1.0, 2.0], [0.0, 0.0]])}, tx.init(w), w)
+    assert_allclose(change["w"], [[0, 0], [-0.1 / 2.5**0.5, -0.2 / 2.5**0.5], [0, 0]], rtol=1e-6)
+    assert jax.tree.leaves(state)[0].shape == (3,)
+
+
+def test_components_have_optimizers_of_their_own(float64):
+    """Each parameter is updated as by the optimizer of the longest path that it is under, and state is cut as it is."""
+    infos = {
+        "tables.large.w": placed("tables.large.w", (4, 8), ("embed", "mlp"), "tables.large"),
+        "tables.small.w": placed("tables.small.w", (4, 8), ("embed", "mlp"), "tables.small"),
+        "tables_not.w": placed("tables_not.w", (4, 8), ("embed", "mlp"), "tables_not"),
+    }
+    rng = np.random.default_rng(0)
+    params = {name: jnp.array(rng.normal(size=(4, 8))) for name in infos}
+    rules = {"tables.large": AdaGrad(schedule=RATE, by_row=True), "tables": AdamW(schedule=Constant(value=0.3))}
+    config = ByComponent(
+        others=Sgd(schedule=RATE, momentum=0.9), components=tuple(OfComponent(path=k, rule=r) for k, r in rules.items())
+    )
+    got = updates(config, infos, params)
+    alone = {"tables.large.w": rules["tables.large"], "tables.small.w": rules["tables"], "tables_not.w": config.others}
+    for name, rule in alone.items():
+        want = updates(rule, {name: infos[name]}, {name: params[name]})[name]
+        assert_allclose(got[name], want, rtol=1e-12)
+    state = jax.eval_shape(transforms.make(config, infos).init, params)
+    specs = {name: tuple(spec) for name, (leaf, spec) in transforms.state_specs(state, infos).items() if leaf.ndim}
+    of = {name.split("['")[1].split("']")[0]: spec for name, spec in specs.items()}
+    assert of == {"tables.large.w": ("x",), "tables.small.w": ("x", "y"), "tables_not.w": ("x", "y")}, specs
+
+
+def test_a_component_without_parameters_is_refused():
+    config = ByComponent(others=Sgd(schedule=RATE), components=(OfComponent(path="table", rule=Sgd(schedule=RATE)),))
+    with pytest.raises(ConfigError, match=r"no trained parameter in 'table'; did you mean 'tables'\?"):
+        transforms.make(config, {"tables.w": placed("tables.w", (4, 8), ("embed", "mlp"), "tables")})

@@ -111,6 +111,8 @@ def _num_shards(e: Experiment, name: str, component: str | None = None) -> int:
 
 
 def _optimizer(o: optimizers.Optimizer, benchmark: Benchmark) -> dict[str, Any]:
+    if isinstance(o, optimizers.ByComponent):
+        return _optimizer(o.others, benchmark)
     name = type(o).__name__.lower()
     if isinstance(o, optimizers.AdamW | optimizers.Lamb):
         if name == "adamw":

@@ -17,10 +17,12 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from configs import optimizers as settings
 from configs.experiment import Finetuning
+from configs.registry import ConfigError
+from models.errors import nearest
 from models.sharding.params import ParamInfo, param_name
 from models.sharding.pipelines import one_f_one_b
 from models.sharding.pipelines.gpipe import to_stage_order
-from trainers.optimizers import adafactor
+from trainers.optimizers import adafactor, adagrad
 
 PyTree = Any
 
@@ -68,7 +70,18 @@ def make(
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
       finetune: how many of the lowest layers get no update, and a factor of the updates of components that start fresh.
     """
-    rate, everything, infos = learning_rate(config.schedule), infos, optimized(infos, infos)
+    everything, infos = infos, optimized(infos, infos)
+    parts = [by_component(config, infos)] if isinstance(config, settings.ByComponent) else rule(config, infos)
+    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
+    frozen = [_without_lowest(infos, finetune.freeze_layers)] if finetune.freeze_layers else []
+    head = [_faster(infos, finetune.head_rate, finetune.fresh)] if finetune.head_rate != 1 else []
+    # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
+    tx = optax.chain(*frozen, *clip, *parts, *head, *frozen)
+    return _beside_moved(tx, everything, finetune.freeze_layers)
+
+
+def rule(config: settings.Rule, infos: PyTree) -> list[optax.GradientTransformation]:
+    """Returns the transformations of an optimizer, the last of which applies its learning rate."""
     match config:
         case settings.Adafactor():
             parts = [adafactor.transformation(config, infos, per_tensor(adafactor.definition(config), infos))]
@@ -80,14 +93,46 @@ def make(
                 decay_matrices(config, infos),
                 per_tensor(optax.stateless(trust_ratio), infos),
             ]
+        case settings.AdaGrad():
+            parts = [adagrad.transformation(config, infos)]
         case settings.Sgd():
             parts = [optax.trace(config.momentum)] if config.momentum else []
-    clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
-    frozen = [_without_lowest(infos, finetune.freeze_layers)] if finetune.freeze_layers else []
-    head = [_faster(infos, finetune.head_rate, finetune.fresh)] if finetune.head_rate != 1 else []
-    # Frozen layers are zeroed before and after, so that they count neither in the clipped norm nor in weight decay.
-    tx = optax.chain(*frozen, *clip, *parts, optax.scale_by_learning_rate(rate), *head, *frozen)
-    return _beside_moved(tx, everything, finetune.freeze_layers)
+    return [*parts, optax.scale_by_learning_rate(learning_rate(config.schedule))]
+
+
+def by_component(config: settings.ByComponent, infos: PyTree) -> optax.GradientTransformation:
+    """Returns the optimizers of components, each for its own parameters; the state is a tuple of theirs, `others` first.
+
+    Raises:
+      ConfigError: a path that no trained parameter's component has.
+    """
+    paths = {part.path: part.rule for part in config.components}
+
+    def of(info: ParamInfo) -> str:
+        place = f"{info.scope.path}."
+        return max((path for path in paths if place.startswith(f"{path}.")), key=len, default="")
+
+    owned = {path: {name: info for name, info in infos.items() if of(info) == path} for path in ("", *paths)}
+    for path in paths:
+        if not owned[path]:
+            known = {info.scope.path for info in infos.values()}
+            raise ConfigError(f"optimizer.components: no trained parameter in {path!r}{nearest(path, known)}")
+    members = [(owned[path], optax.chain(*rule(r, owned[path]))) for path, r in {"": config.others, **paths}.items()]
+
+    def own(tree: Any, names: Any) -> Any:
+        return {name: tree[name] for name in names}
+
+    def init(params: Any) -> Any:
+        return tuple(tx.init(own(params, names)) for names, tx in members)
+
+    def update(updates: Any, state: Any, params: Any = None) -> Any:
+        pairs: Any = [
+            tx.update(own(updates, names), s, own(params, names)) for (names, tx), s in zip(members, state, strict=True)
+        ]
+        merged = {name: u for part, _ in pairs for name, u in part.items()}
+        return {name: merged[name] for name in updates}, tuple(s for _, s in pairs)
+
+    return optax.GradientTransformation(init, update)
 
 
 def optimized(infos: PyTree, tree: PyTree) -> PyTree:
@@ -199,8 +244,8 @@ def per_tensor(tx: optax.GradientTransformation, infos: PyTree) -> optax.Gradien
 def state_specs(state: PyTree, infos: PyTree) -> dict[str, tuple[Any, PartitionSpec]]:
     """Returns (abstract array, PartitionSpec) for every array of an optimizer's state, by path, in the order of its leaves.
 
-    Moments are cut like their parameter, and factored statistics like the dimensions that remain; the layout's `optimizer`
-    rules override both (ZeRO-1). All other arrays (counts, placeholders) are on every device.
+    Moments are cut like their parameter, factored statistics and sums of rows like the dimensions that remain; the layout's
+    `optimizer` rules override both (ZeRO-1). All other arrays (counts, placeholders) are on every device.
     """
     specs = {}
     for path, leaf in jax.tree_util.tree_flatten_with_path(state)[0]:
@@ -225,6 +270,8 @@ def _statistic_spec(info: ParamInfo, last, shape: tuple[int, ...]) -> PartitionS
     spec = tuple(info.spec(extra=info.scope.layout.optimizer))
     if shape == info.shape:
         return PartitionSpec(*spec)
+    if isinstance(last, jax.tree_util.DictKey) and shape == info.shape[:-1]:  # AdaGrad's sums of rows
+        return PartitionSpec(*spec[:-1])
     stacked, dims = spec[: info.stacked], spec[info.stacked :]
     own_shape, matrix = shape[info.stacked :], matrix_shape(info)
     sizes = info.shape[info.stacked :]

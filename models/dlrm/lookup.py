@@ -1,0 +1,237 @@
+"""Lookups in embedding tables, whole or cut, with the exchanges between devices written down; no table is ever gathered.
+
+B rows of a device, S columns of ids, F tables, M elements of a vector, N bins, R rows of a bin, P devices that a table is cut
+over, U distinct ids, C ids that a device asks of another in a round.
+
+| rule of the component | tables are | between devices |
+| --- | --- | --- |
+| none | whole | nothing; gradients are summed |
+| "vocab" | cut by rows | all-to-all of distinct ids, and of their vectors back |
+| "embed" | cut by columns | all-gather of ids, all-to-all of sums of vectors |
+| "bins" | on devices of their own | all-to-all of ids, and of sums of vectors back |
+
+Backward, vectors' gradients go the same ways in the other direction, and are added up where the rows are. Empty columns (weight
+0) are asked of nobody where rows are cut.
+"""
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from models.dlrm.placement import Placement
+from models.sharding.component import Component
+from models.sharding.layout import Axes, LayoutError
+
+SLACK = 1.25  # places for ids in a round, relative to an even share of them
+AXES = ("bins", "vocab", "embed")
+
+
+def look_up(table_NRM: jax.Array, ids_BS: jax.Array, weights_BS: jax.Array, placement: Placement, scope: Component) -> jax.Array:
+    """Returns [B, F, M] in the scope's dtype: of each table, the weighted sum of the vectors of its ids.
+
+    Args:
+      table_NRM: the array of all tables.
+      ids_BS: int32, at least 0: ids of this placement's columns, modulo their tables' rows.
+      weights_BS: 0 in columns without an id.
+      scope: the component of the tables; its layout says how they are cut.
+
+    Raises:
+      LayoutError: tables are cut in two dimensions, or over devices that have the same rows of the batch.
+    """
+    sizes, start, bin_S = (np.array(placement.by_column(x), np.int32) for x in (placement.sizes, placement.start, placement.bin))
+    row_BS = jnp.asarray(start) + ids_BS % jnp.asarray(sizes)
+    weights_BS = weights_BS.astype(table_NRM.dtype)
+    if scope.mesh is None:
+        return _pooled(_vectors(table_NRM, bin_S, row_BS), weights_BS, placement.hotness).astype(scope.dtype)
+    cuts = scope.layout.cut(AXES, table_NRM.shape, component=scope.path, tensor="the tables", manual=True)
+    cut = [(name, axes) for name, axes in zip(AXES, cuts, strict=True) if scope.layout.num_shards(axes) > 1]
+    batch = scope.spec(("batch", None), row_BS.shape, tensor="ids", manual=True)
+    if len(cut) > 1:
+        raise LayoutError(
+            f"layout {scope.layout.name!r}, component {scope.path!r}: tables are cut in one dimension, not in "
+            f"{' and '.join(repr(name) for name, _ in cut)}"
+        )
+    name, axes = cut[0] if cut else ("", ())
+    if not set(axes) <= set(scope.layout.resolve(scope.path).get("batch", ())):
+        raise LayoutError(
+            f"layout {scope.layout.name!r}, component {scope.path!r}: rule {name!r} -> {axes} cuts tables over devices that have "
+            f"the same rows; 'batch' must be cut by these axes, too"
+        )
+    ways = {"": _whole, "vocab": _by_rows, "embed": _by_columns, "bins": _by_tables}
+    local = functools.partial(ways[name], bin_S=bin_S, placement=placement, axes=axes, dtype=scope.dtype)
+    spec = PartitionSpec(*(tuple(axes) or None for axes in cuts))
+    # Unchecked: a table that is whole on some devices gets its gradients summed over them either way.
+    mapped = jax.shard_map(
+        local, mesh=scope.mesh, in_specs=(spec, batch, batch), out_specs=PartitionSpec(batch[0], None, None), check_vma=False
+    )
+    return mapped(table_NRM, row_BS, weights_BS)
+
+
+def _vectors(table_NRM: jax.Array, bin_S: np.ndarray, row_BS: jax.Array) -> jax.Array:
+    """Returns the vectors [B, S, M] of rows in their columns' bins."""
+    _, rows, size = table_NRM.shape
+    return table_NRM.reshape(-1, size)[jnp.asarray(bin_S * rows) + row_BS]
+
+
+def _pooled(x_BSM: jax.Array, weights_BS: jax.Array, hotness: Sequence[int]) -> jax.Array:
+    """Returns [B, F, M], the weighted sums of consecutive columns."""
+    x_BSM = x_BSM * weights_BS[..., None]
+    if set(hotness) == {1}:
+        return x_BSM
+    ends = np.cumsum(hotness)
+    return jnp.stack([jnp.sum(x_BSM[:, end - n : end], axis=1) for end, n in zip(ends, hotness, strict=True)], axis=1)
+
+
+def _whole(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+    return _pooled(_vectors(table_NRM, bin_S, row_BS), weights_BS, placement.hotness).astype(dtype)
+
+
+def _by_columns(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+    """Each device sums its elements of the vectors of all rows of the batch."""
+    row_BS, weights_BS = (jax.lax.all_gather(x, axes, axis=0, tiled=True) for x in (row_BS, weights_BS))
+    x_BFM = _pooled(_vectors(table_NRM, bin_S, row_BS), weights_BS, placement.hotness).astype(dtype)
+    return jax.lax.all_to_all(x_BFM, axes, split_axis=0, concat_axis=2, tiled=True)
+
+
+def _by_tables(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+    """Each device sums the vectors of its own tables for all rows of the batch."""
+    own, rows, size = table_NRM.shape
+    peers = placement.bins // own
+    tables = [[f for f, b in enumerate(placement.bin) if b // own == p] for p in range(peers)]
+    table_S = np.repeat(np.arange(len(placement.tables)), placement.hotness)
+    columns = [np.flatnonzero(np.isin(table_S, of_peer)) for of_peer in tables]
+    # The same number of columns, and of tables, for each peer: those that it has fewer are empty, their weights 0.
+    most, most_tables = max(map(len, columns)), max(map(len, tables))
+    column_PS = np.full((peers, most), len(table_S))
+    sums_PSF = np.zeros((peers, most, most_tables))
+    for p, of_peer in enumerate(columns):
+        column_PS[p, : len(of_peer)] = of_peer
+        sums_PSF[p, np.arange(len(of_peer)), [tables[p].index(f) for f in table_S[of_peer]]] = 1
+
+    def sent(x_BS: jax.Array) -> jax.Array:
+        x_BPS = jnp.pad(x_BS, ((0, 0), (0, 1)))[:, column_PS]
+        return jax.lax.all_to_all(x_BPS, axes, split_axis=1, concat_axis=0, tiled=True)[:, 0]
+
+    row_BS, weights_BS = sent(jnp.asarray(bin_S % own * rows) + row_BS), sent(weights_BS)
+    x_BSM = table_NRM.reshape(-1, size)[row_BS] * weights_BS[..., None]
+    sums_SF = jnp.asarray(sums_PSF, x_BSM.dtype)[jax.lax.axis_index(axes)]
+    x_BFM = jnp.einsum("BSM,SF->BFM", x_BSM, sums_SF, precision="highest").astype(dtype)
+    x_BFM = jax.lax.all_to_all(x_BFM, axes, split_axis=0, concat_axis=1, tiled=True)
+    place = {f: p * most_tables + i for p, of_peer in enumerate(tables) for i, f in enumerate(of_peer)}
+    return x_BFM[:, np.array([place[f] for f in range(len(placement.tables))])]
+
+
+# --- cut by rows --------------------------------------------------------------------------------------------------
+
+
+def _by_rows(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+    """Each device asks the others for the vectors of the distinct rows that it needs, and sums them."""
+    bins, own, size = table_NRM.shape
+    peers, block = placement.rows // own, bins * own
+    # A number for each row, by the device that has it: that of an empty column is behind all of them.
+    number_BS = row_BS // own * block + jnp.asarray(bin_S * own) + row_BS % own
+    number_BS = jnp.where(weights_BS == 0, peers * block, number_BS)
+    n = math.prod(number_BS.shape)
+    number_U, index_BS = jnp.unique(number_BS, return_inverse=True, size=n, fill_value=peers * block)
+    places = min(n, max(1, math.ceil(SLACK * n / peers)))
+    exchange = Exchange(axes, peers, places, dtype)
+    x_UM: jax.Array = fetch(table_NRM.reshape(block, size), number_U, exchange)
+    return _pooled(x_UM[index_BS.reshape(row_BS.shape)], weights_BS, placement.hotness).astype(dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class Exchange:
+    """The exchange of ids and vectors between devices that have rows of the same tables.
+
+    Attributes:
+      axes: the mesh axes that it goes over.
+      peers: P, the devices along them.
+      places: C, the most rows that a device asks of each peer in a round.
+      dtype: of vectors as they are sent.
+    """
+
+    axes: Axes
+    peers: int
+    places: int
+    dtype: Any
+
+    def __call__(self, x_PC: jax.Array) -> jax.Array:
+        """Returns what each peer had for this device in its row of x_PC."""
+        return jax.lax.all_to_all(x_PC, self.axes, split_axis=0, concat_axis=0, tiled=True)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def fetch(rows_RM: jax.Array, number_U: jax.Array, exchange: Exchange) -> jax.Array:
+    """Returns the vectors [U, M] of numbered rows, wherever they are; zero for numbers that no device has. Within a shard_map.
+
+    A device asks each of its peers for at most C rows in a round. Distinct ids that are spread evenly take one round; more follow
+    as long as any device has something to ask, so that nothing is dropped however uneven they are.
+
+    Args:
+      rows_RM: R rows of a device: those numbered p * R to (p + 1) * R - 1 on the device p.
+      number_U: int32, in order; only the last may repeat.
+    """
+
+    def answered(moves: "Moves", x_UM: jax.Array) -> jax.Array:
+        y_PCM = rows_RM.at[moves.asked_PC].get(mode="fill", fill_value=0).astype(exchange.dtype)
+        return x_UM.at[moves.place_PC].set(exchange(y_PCM).astype(x_UM.dtype), mode="drop")
+
+    return _rounds(answered, jnp.zeros((len(number_U), rows_RM.shape[1]), rows_RM.dtype), number_U, len(rows_RM), exchange)
+
+
+def _fetch(rows_RM: jax.Array, number_U: jax.Array, exchange: Exchange) -> Any:
+    return fetch(rows_RM, number_U, exchange), (rows_RM, number_U)
+
+
+def _returned(exchange: Exchange, kept: Any, dx_UM: jax.Array) -> Any:
+    """Sends the gradients of vectors to their rows, where they are added up."""
+    rows_RM, number_U = kept
+
+    def added(moves: "Moves", d_RM: jax.Array) -> jax.Array:
+        dy_PCM = dx_UM.at[moves.place_PC].get(mode="fill", fill_value=0).astype(exchange.dtype)
+        return d_RM.at[moves.asked_PC].add(exchange(dy_PCM).astype(d_RM.dtype), mode="drop")
+
+    return _rounds(added, jnp.zeros_like(rows_RM), number_U, len(rows_RM), exchange), None
+
+
+fetch.defvjp(_fetch, _returned)
+
+
+@dataclasses.dataclass(frozen=True)
+class Moves:
+    """The moves of a round.
+
+    Attributes:
+      place_PC: the places among this device's numbers of what it asks of each peer; U where it asks nothing.
+      asked_PC: the rows of this device that each peer asks of it; R where it asks nothing.
+    """
+
+    place_PC: jax.Array
+    asked_PC: jax.Array
+
+
+def _rounds(
+    move: Callable[[Moves, jax.Array], jax.Array], x: jax.Array, number_U: jax.Array, rows: int, exchange: Exchange
+) -> jax.Array:
+    """Returns x after round 0, and after those that any device needs beside it."""
+    first_P = jnp.arange(exchange.peers + 1, dtype=number_U.dtype) * rows
+    start_P = jnp.searchsorted(number_U, first_P).astype(jnp.int32)
+
+    def moved(i: jax.Array | int, x: jax.Array) -> jax.Array:
+        place_PC = start_P[:-1, None] + i * exchange.places + jnp.arange(exchange.places, dtype=jnp.int32)
+        is_asked_PC = place_PC < start_P[1:, None]
+        wanted_PC = number_U.at[place_PC].get(mode="fill", fill_value=0) - first_P[:-1, None]
+        asked_PC = exchange(jnp.where(is_asked_PC, wanted_PC, rows).astype(jnp.int32))
+        return move(Moves(jnp.where(is_asked_PC, place_PC, len(number_U)), asked_PC), x)
+
+    everywhere = jax.sharding.get_abstract_mesh().axis_names  # all devices run the same rounds
+    needed = jax.lax.pmax(jnp.max(-(-jnp.diff(start_P) // exchange.places)), everywhere)
+    more = jax.lax.while_loop(lambda at: at[0] < needed, lambda at: (at[0] + 1, moved(*at)), (jnp.int32(1), moved(0, x)))
+    return more[1]
