@@ -368,16 +368,18 @@ def megatron_1008b() -> Experiment:
 
 
 def _megatron_pipelined(
-    e: Experiment, copies: int, stages: int, data: str, stage: str, chunks: int = 2, rows: int = 2
+    e: Experiment, copies: int, stages: int, data: str, stage: str, chunks: int = 2, rows: int = 2, remat: str = "none"
 ) -> Experiment:
     """Returns an experiment as the paper runs it: stages of `chunks` chunks, tensor parallel over 8, microbatches of `rows` rows,
     and with Adam's moments cut over the copies (ZeRO-1)."""
     microbatches = e.data.batch_size // (copies * rows)
     layout = _stages((copies, stages, 8), (data, stage), microbatches, chunks, positions=True, embed="data")
-    # A stage keeps its chunks' inputs and computes the rest again; what layers keep for that time would be computed a third time.
-    return replace(e, layout=layout, execution=replace(e.execution, remat="none"))
+    # A stage computes its chunks' forward passes again; in chunks of several layers, "full" would do so a third time.
+    return replace(e, layout=layout, execution=replace(e.execution, remat=remat))
 
 
+# Not among them: 529.6B, whose 35 stages need a slice with sides of 20 and 28, more than a pod of TPU v4, and do not divide the
+# vocabulary. All but 1008.0B are for TPU v5p: a chip has 2.4e9 weights, which need 36 GiB with their gradients and copies.
 megatron_39_1b_pipelined = row(
     _megatron_pipelined,
     "39.1B in the paper's 2 stages, each of 2 chunks of 12 layers.",
@@ -398,16 +400,6 @@ megatron_145_6b_pipelined = row(
 megatron_310_1b_pipelined = row(
     _megatron_pipelined, "310.1B in the paper's 16 stages, each of 3 chunks of 2 layers.", megatron_310_1b(), 16, 16, "y", "z", 3
 )
-
-
-def megatron_529_6b_pipelined() -> Experiment:
-    """529.6B in the paper's 35 stages, each of 3 chunks of a layer, in 16 copies: 35 chips need sides of 20 and 28, so that the
-    slice has 4480 chips, more than a pod of TPU v4. Here batch 2240, of which 35 stages have whole rounds."""
-    e = megatron_529_6b()
-    e = replace(e, data=replace(e.data, batch_size=2240))
-    return _megatron_pipelined(e, 16, 35, "y4z4", "y5z7", 3)
-
-
 megatron_1008b_pipelined = row(
     _megatron_pipelined,
     "1008.0B in the paper's 64 stages, each of 2 chunks of a layer, in 4 copies. Modelled: 96 s, 47 % MFU.",
@@ -417,6 +409,7 @@ megatron_1008b_pipelined = row(
     "y4",
     "zy4",
     rows=1,
+    remat="full",
 )
 
 

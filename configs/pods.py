@@ -46,7 +46,6 @@ PODS = {
     "gpt.megatron_310_1b": Pod("v4:8x16x16", "50 % of A100's peak on 1920 GPUs (PTD-P, Table 1)"),
     "gpt.megatron_310_1b_pipelined": Pod("v5p:8x16x16", "50 % of A100's peak on 1920 GPUs (PTD-P, Table 1)"),
     "gpt.megatron_529_6b": Pod("v4:8x16x16", "52 % of A100's peak on 2520 GPUs (PTD-P, Table 1)"),
-    "gpt.megatron_529_6b_pipelined": Pod("v5p:8x20x28", "52 % of A100's peak on 2520 GPUs (PTD-P, Table 1)"),
     "gpt.megatron_1008b": Pod("v4:8x16x16", "52 % of A100's peak on 3072 GPUs, pipelined (PTD-P, Table 1)"),
     "gpt.megatron_1008b_pipelined": Pod("v4:8x16x16", "52 % of A100's peak on 3072 GPUs (PTD-P, Table 1)"),
     "gpt.palm_540b": Pod("v4:12x16x16", "46.2 % MFU, 57.8 % HFU on 6144 v4 (PaLM, section 4.1, from memory)"),
