@@ -31,7 +31,7 @@ class ClickData(DataConfig):
             )
 
     @property
-    def slots(self) -> int:
+    def columns(self) -> int:
         """S: places for ids in a row, of all tables."""
         return sum(self.hotness)
 
@@ -55,8 +55,8 @@ class ClickData(DataConfig):
         """
         return {
             "dense": Feature((self.dense,), (None,), dtype="float32"),
-            "ids": Feature((self.slots,), (None,)),
-            "weights": Feature((self.slots,), (None,), dtype="float32"),
+            "ids": Feature((self.columns,), (None,)),
+            "weights": Feature((self.columns,), (None,), dtype="float32"),
             "label": Feature((), (), dtype="float32", fill=-1),
         }
 
