@@ -61,7 +61,7 @@ class SummaryCache(OwnCache):
     """
 
     kind: ClassVar[str] = "text"
-    made_of: ClassVar[str] = "reports and summaries, a table with the columns input and output"
+    made_of: ClassVar[str] = "reports and summaries, a table in the form of SCROLLS"
 
     length: int = 8192
     test: float = 0.05
