@@ -52,6 +52,9 @@ _LATER = frozenset(
         *(f"train.distillation.{line}" for line in ('class: "Distillation"', 'teacher: ""', "weight: 0.25")),
         'execution.offload: "none"',
         "layout.pad: []",
+        'train.benchmark: ""',
+        "train.eval_from: 0",
+        "eval.rows: 0",
     )
 )
 

@@ -24,7 +24,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = cli.parser(__doc__)
     cli.add_experiment(parser)
     parser.add_argument("--plan", type=cli.folder, metavar="FILE", help="the JSON of scripts.plan, with the step and its error")
-    parser.add_argument("--seconds", type=float, help="the seconds of a step, in place of a plan")
+    parser.add_argument("--seconds", type=float, help="the seconds of a step, in place of a plan; by default the plan's")
     parser.add_argument("--error", type=float, default=0.0, help="the relative error of these seconds, 0 to 1")
     parser.add_argument("--evaluation", type=float, default=0.0, metavar="S", help="seconds of an evaluation")
     parser.add_argument(

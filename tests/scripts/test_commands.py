@@ -52,7 +52,7 @@ def test_a_misspelt_experiment_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "hint"),
     [
-        ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, gpt\.quickstart, .*"),
+        ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, dlrm\.quickstart, .*"),
         ("gpt.quickstart", ["--learning_rate", "1e-3"], r"--learning_rate; did you mean 'optimizer\.schedule\.peak'\?"),
         ("gpt.quickstart", ["--hidden_dim", "8"], r"--hidden_dim; did you mean 'model\.feed_forward\.hidden_dim'\?"),
         ("gpt.quickstart", ["--model.num_heads", "8"], r"--model\.num_heads; did you mean 'model\.attention\.heads'\?"),
@@ -101,7 +101,7 @@ COMMANDS = [path for path in sorted((ROOT / "scripts").glob("**/*.py")) if ".add
 COMMANDS.remove(ROOT / "scripts" / "cli.py")
 SWITCHES_ON = """all beam calibrate check checkpoint columns compare experiment file from hlo image key like mlperf
 mlperf-target out paper
-page plot profile system topology vocabulary zone"""
+page plan plot profile system topology vocabulary zone"""
 """Options with a value without which something is not done."""
 
 

@@ -31,6 +31,7 @@ OPENING = {
     "evaluate": ("--checkpoint", "{}"),
     "forecast": ("--checkpoint", "{}"),
     "generate": ("--checkpoint", "{}", "a text"),
+    "recommend": ("--checkpoint", "{}", "--user", "1"),
     "report": ("{}", "--outputs"),
     "release": ("{}", "--to", "{}.new"),
     "transcribe": ("--checkpoint", "{}", "a.wav"),

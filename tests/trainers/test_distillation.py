@@ -144,12 +144,12 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
     assert "reads an input 'tokens'" in refusal(with_teacher(of_sources, teacher))
 
 
-LATER = ("train.distillation.", "execution.offload", "layout.pad")
+LATER = ("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows")
 
 
 def test_without_a_teacher_nothing_is_different(small):
-    """Batches are the data's, and the settings' hash is that of runs from before there were teachers, offloading or padding,
-    which thus go on."""
+    """Batches are the data's, and the settings' hash is that of runs from before there were teachers, offloading, padding or
+    benchmarks, which thus go on."""
     lines = [line for line in registry.lines(small) if not line.startswith(LATER)]
     assert runlog.config_hash(small) == hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
     assert runlog.config_hash(small) != runlog.config_hash(with_teacher(small, "runs/teacher"))

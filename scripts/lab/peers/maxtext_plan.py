@@ -83,8 +83,8 @@ def compile_recipe(settings: list[str], topology: dict[str, Any], out: Path) -> 
 
     compile_step = train_compile.jit_and_compile
 
-    def kept(func: Any, args: Any, kwargs: Any, mesh: Any, *rest: Any, **more: Any) -> Any:
-        compiled = compile_step(func, args, kwargs, mesh, *rest, **more)
+    def kept(func: Any, args: Any, kwargs: Any, mesh: Any, *others: Any, **more: Any) -> Any:
+        compiled = compile_step(func, args, kwargs, mesh, *others, **more)
         memory = compiled.memory_analysis()
         described = {
             "mesh": {axis: size for axis, size in mesh.shape.items() if size > 1},

@@ -52,7 +52,7 @@ def _whole(pair: dict[str, str]) -> str:
 
 
 def test_a_table_becomes_a_cache(vocabulary, tmp_path):
-    """Of a table with input and output, by its columns alone; a text that is too long is left out and counted."""
+    """A table with input and output is taken by its columns alone; a text that is too long is left out and counted."""
     table = tmp_path / "reports.jsonl"
     table.write_text("".join(json.dumps(p) + "\n" for p in [*pairs(300), {"input": "red " * 200, "output": "red"}]))
     settings = settings_from(str(table))
