@@ -17,9 +17,9 @@ from models.errors import UserError, nearest
 # Name -> package. A user's own source is of the first kind that it fits: text is behind those whose tables have texts too.
 KINDS: dict[str, str] = {
     "chat": "data.chat",
-    "clicks": "data.clicks",
     "grids": "data.grids",
     "images": "data.images",
+    "clicks": "data.clicks",
     "labelled": "data.labelled",
     "lamda": "data.lamda",
     "multimodal": "data.multimodal",

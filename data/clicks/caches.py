@@ -58,7 +58,7 @@ class ClickCache(TableCache):
     kind: ClassVar[str] = "clicks"
     made_of: ClassVar[str] = (
         "a table (.csv, .tsv, .jsonl, .json, .parquet, .arrow) with user and item, and perhaps label or rating, and time; "
-        "MovieLens' u.data, ratings.dat or ratings.csv; Criteo's train.txt or day_0, day_1, ..."
+        "MovieLens' u.data, ratings.dat or ratings.csv; Criteo's days of clicks"
     )
 
     hashed: int = 0

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from configs.experiment import Experiment
+from data.config import HeldOut
 from data.kinds import task_of
 from data.task import DataError, Example, HeldOutExamples
 from models.parts.losses import Ratio
@@ -24,7 +25,7 @@ class HeldOutEvaluator:
         self.task = task_of(e.data)
         config: Any = e.eval
         self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
-        if config.rows:
+        if isinstance(config, HeldOut) and config.rows:
             self.examples = _first(self.examples, config.rows)
         rows, with_outputs = config.batch_size, self.examples.needs_outputs
         _check_microbatches(model.scope.layout, rows)  # not the run's own, where a model is placed elsewhere

@@ -350,7 +350,7 @@ def test_a_family_without_tokens_claims_no_benchmark_of_them():
 def test_every_experiment_has_settings(name):
     """Each schedule, optimizer and layout has words in MLPerf's terms."""
     settings = mlperf_rules.settings(registry.load(name), mlperf_benchmarks.THROUGHPUT)
-    assert settings["opt_base_learning_rate"] > 0 and settings["opt_name"] in ("adafactor", "adamw", "lamb", "sgd")
+    assert settings["opt_base_learning_rate"] > 0 and settings["opt_name"] in ("adafactor", "adagrad", "adamw", "lamb", "sgd")
     assert isinstance(settings["micro_batch_size"], int) and settings["micro_batch_size"] >= 1
 
 

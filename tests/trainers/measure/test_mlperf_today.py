@@ -110,7 +110,7 @@ def test_what_the_rules_fix_is_refused(name, flags, said):
 def test_a_benchmark_has_rulesets():
     """A round without it is refused in a line with those that have it; by default the newest is followed."""
     assert mlperf_rules.ruleset(BENCHMARKS["llama31_8b"]) == "6.1.0" and mlperf_rules.ruleset(mlperf_benchmarks.BERT) == "4.1.0"
-    with pytest.raises(ConfigError, match=r"'5.1.0': gpt_oss_20b is of 6.0.0, 6.1.0"):
+    with pytest.raises(ConfigError, match=r"'5.1.0': gpt_oss_20b is a benchmark of 6.0.0, 6.1.0"):
         mlperf_rules.ruleset(BENCHMARKS["gpt_oss_20b"], "5.1.0")
 
 
