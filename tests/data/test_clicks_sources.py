@@ -103,6 +103,7 @@ def test_a_file_of_ratings_is_enough(tmp_path):
         assert row["by_table"][0].tolist() == [Hashed("user", 64).row(example["user"])]
 
 
+@pytest.mark.integration
 def test_tfds_movielens_is_read_by_its_fields(tmp_path):
     """As TFDS stores them: texts are bytes, genres are classes."""
     import tensorflow_datasets as tfds
