@@ -66,11 +66,8 @@ class Catalogue:
             if len(names) < _NAMED:
                 names.append(line)
         known = [str(json.loads(line)["user"]) for line in names]
-        shown = (
-            nearest(user, known)
-            if len(known) <= 8 or "did you mean" in nearest(user, known)
-            else f"; users are {', '.join(known[:5])}, ..."
-        )
+        hint = nearest(user, known)
+        shown = hint if len(known) <= 8 or "did you mean" in hint else f"; users are {', '.join(known[:5])}, ..."
         raise DataError(f"no user {shortened(user)!r} in the training data of cache {cache.name!r}{shown}")
 
     def candidates(self, seen: bool) -> list[int]:

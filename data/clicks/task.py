@@ -127,12 +127,11 @@ class ClickTask(Task[ClickData]):
         """
         raw, sizes = list(examples(cache, split, limit)), self.assets(cache, None)  # pyright: ignore[reportArgumentType]
         rows = blocks.HeldOutRows(cache / f"{split}.array_record", self.data, sizes or (), len(raw))
-        names = [name for name in ("label", "group", "weight", *BASELINES) if any(name in example for example in raw[:1])]
-        with_weights = any("weight" in example for example in raw)
-        names += ["weight"] if with_weights and "weight" not in names else []
+        names = [name for name in ("label", "group", "weight", *BASELINES) if any(name in example for example in raw)]
         extra = {name: np.array([float(example.get(name, 1.0)) for example in raw]) for name in names}
         try:
-            metrics.auc(extra["label"], extra["label"]) if raw else None
+            if raw:
+                metrics.auc(extra["label"], extra["label"])
         except DataError as problem:
             raise DataError(f"{split} of cache {cache.name!r}: {problem}{f' (eval.limit={limit})' if limit else ''}") from None
         return HeldOutExamples(rows, len(raw), extra, needs_outputs=True)

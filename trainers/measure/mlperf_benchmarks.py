@@ -156,16 +156,8 @@ LLAMA31_8B = Benchmark(
     fixed=_from_scratch("llama31_8b"),
     decay_after_warmup=True,
 )
-GPT_OSS_20B = Benchmark(
-    "gpt_oss_20b",
-    "eval/cross_entropy",
-    3.34,
-    at_most=True,
-    rulesets=("6.0.0", "6.1.0"),
-    runs=10,
-    every=12_288,
-    fixed=_from_scratch("gpt_oss_20b"),
-    decay_after_warmup=True,
+GPT_OSS_20B = dataclasses.replace(
+    LLAMA31_8B, name="gpt_oss_20b", target=3.34, rulesets=("6.0.0", "6.1.0"), fixed=_from_scratch("gpt_oss_20b")
 )
 DEEPSEEK_V3 = Benchmark(
     "deepseekv3_671b",
