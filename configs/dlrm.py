@@ -11,6 +11,7 @@ from data.config import HeldOut
 from models.dlrm.config import DlrmConfig, Table
 from models.dlrm.layouts import data_parallel, mixed
 from models.execution import Execution
+from models.parts.nested import changed
 
 # Of Criteo's terabyte of clicks, with ids modulo 40,000,000, and hotness of its multi-hot form (MLPerf Training 3.0 to 6.0).
 ROWS = (
@@ -19,6 +20,9 @@ ROWS = (
     *(40_000_000, 40_000_000, 40_000_000, 590_152, 12_973, 108, 36),
 )
 HOTNESS = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+
+# Single precision and dense updates, as a plain PyTorch has them.
+_BENCH = {"optimizer": AdamW(schedule=Constant(value=1e-3), weight_decay=0.0), "train.eval_every": 0}
 
 
 def dcnv2() -> Experiment:
@@ -66,3 +70,27 @@ def quickstart() -> Experiment:
         eval=HeldOut(batch_size=2_048),
         execution=Execution(unroll=0),
     )
+
+
+def bench_3t() -> Experiment:
+    """`dlrm.quickstart`'s network on random interactions: what speed on CPUs is compared on."""
+    return changed(quickstart(), _BENCH | {"data.cache": "", "train.steps": 100})
+
+
+def bench_26t() -> Experiment:
+    """MLPerf's 26 tables of at most 10,000 rows, narrow, with all their columns of ids: speed where lookups are most of a step.
+
+    5,401,473 parameters.
+    """
+    tables = tuple(Table(rows=min(n, 10_000), hotness=h) for n, h in zip(ROWS, HOTNESS, strict=True))
+    sizes = {
+        "embedding_dim": 32,
+        "bottom": (128, 64, 32),
+        "cross_layers": 3,
+        "cross_rank": 64,
+        "top": (256, 128, 1),
+        "large": 2**30,
+    }
+    e = dcnv2()
+    e = changed(e, {f"model.{name}": value for name, value in sizes.items()} | {"model.tables": tables, "model.bins": (1, 1, 1)})
+    return changed(e, _BENCH | {"layout": data_parallel(1, 1), "data.batch_size": 1_024, "train.steps": 100})

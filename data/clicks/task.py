@@ -81,16 +81,21 @@ class ClickTask(Task[ClickData]):
         return str([(table.rows, table.hotness) for table in _tables(model)])
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
-        """Returns random ids and numbers as the model gets them; a label that is likelier where the numbers are large."""
+        """Returns a block of rows of random ids and numbers, as a cache has them; a label is likelier where numbers are large."""
         tables, data = _tables(model), self.data
         own = [Table(name=f"table_{f}", rows=tables[f].rows, hotness=n) for f, n in enumerate(data.hotness[: len(tables)])]
         self._check_model(model, own + [Table(name="more", rows=1)] * (len(data.hotness) - len(own)), data.dense, "the data")
-        counts = np.array([rng.integers(1, n + 1) for n in data.hotness], np.uint8)
-        ids = [rng.integers(0, table.rows, n) for table, n in zip(own, counts, strict=True)]
-        dense = np.log1p(rng.exponential(size=data.dense)).astype(np.float32)
-        label = np.array(rng.random() < metrics.probabilities(dense.sum() - 0.6 * data.dense), np.float32)
-        row = {"dense": dense[None], "label": label[None], "counts": counts[None], "ids": np.concatenate(ids).astype(np.int32)}
-        return blocks.split(blocks.expanded(row, data.hotness))[0]
+        rows_F = np.array([table.rows for table in own])
+        counts_KF = rng.integers(1, np.array(data.hotness) + 1, (BLOCK, len(own)))
+        limits = np.repeat(np.tile(rows_F, BLOCK), counts_KF.ravel())
+        dense_KD = np.log1p(rng.exponential(size=(BLOCK, data.dense))).astype(np.float32)
+        likely_K = metrics.probabilities(dense_KD.sum(axis=1) - 0.6 * data.dense)
+        return {
+            "dense": dense_KD,
+            "label": (rng.random(BLOCK) < likely_K).astype(np.float32),
+            "counts": counts_KF.astype(np.uint8),
+            "ids": rng.integers(0, limits, dtype=np.int32),
+        }
 
     def assets(self, folder: Path | None, model: ModelConfig) -> list[int] | None:
         """Returns the rows of a cache's tables, below which its ids must be."""
@@ -98,8 +103,8 @@ class ClickTask(Task[ClickData]):
 
     @property
     def augmentation(self) -> str:
-        """Random data comes as the model gets it; of a cache, the ids of a block are put into their columns."""
-        return "columns" if self.data.cache else ""
+        """The ids of a block are put into their columns."""
+        return "columns"
 
     def augment(self, row: Example, rng: np.random.Generator, assets: list[int] | None) -> Example:
         """Returns a block of rows with their ids in columns."""

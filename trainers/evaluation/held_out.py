@@ -8,7 +8,6 @@ import jax
 import numpy as np
 
 from configs.experiment import Experiment
-from data.config import HeldOut
 from data.kinds import task_of
 from data.task import DataError, Example, HeldOutExamples
 from models.parts.losses import Ratio
@@ -24,9 +23,7 @@ class HeldOutEvaluator:
     def __init__(self, model: Model, e: Experiment, cache: Path, vocabulary: Path):
         self.task = task_of(e.data)
         config: Any = e.eval
-        self.examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
-        if isinstance(config, HeldOut) and config.rows:
-            self.examples = _first(self.examples, config.rows)
+        self.examples = self._read(config, cache, vocabulary)
         rows, with_outputs = config.batch_size, self.examples.needs_outputs
         _check_microbatches(model.scope.layout, rows)  # not the run's own, where a model is placed elsewhere
         assert isinstance(model, HasOutputs) or not with_outputs, type(model)
@@ -39,6 +36,11 @@ class HeldOutEvaluator:
         shapes, _ = self.runner.shapes()
         self.names = list(self._scores(jax.tree.map(lambda x: np.ones(x.shape), shapes), []))
         self.samples = self.examples.count
+
+    def _read(self, config: Any, cache: Path, vocabulary: Path) -> HeldOutExamples:
+        """Returns the examples that are scored; `config` is a data.config.HeldOut or derives from it."""
+        examples = self.task.held_out(cache, vocabulary, config.split, config.limit)
+        return _first(examples, config.rows) if config.rows else examples
 
     def __call__(self, params: Params) -> dict[str, float]:
         return self._scores(*self.measure(params, self.examples.rows))

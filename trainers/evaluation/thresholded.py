@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
-from data.task import ChoosesThresholds, DataError
+from data.task import ChoosesThresholds, DataError, HeldOutExamples
 from models.protocol import Model
 from models.sharding.params import Params
 from trainers.evaluation.held_out import HeldOutEvaluator
@@ -22,6 +22,10 @@ class ThresholdedEvaluator(HeldOutEvaluator):
         self._thresholded: ChoosesThresholds = self.task
         same = config.decided_on == config.split
         self._others = None if same else self.task.held_out(cache, vocabulary, config.decided_on, config.limit)
+
+    def _read(self, config: Any, cache: Path, vocabulary: Path) -> HeldOutExamples:
+        """Returns whole examples alone: the settings of such an evaluation cut no rows."""
+        return self.task.held_out(cache, vocabulary, config.split, config.limit)
 
     def __call__(self, params: Params) -> dict[str, float]:
         totals, _ = self.measure(params, self.examples.rows)

@@ -94,8 +94,10 @@ _SETS = {
     "windowed": _ASYNC,
     "plain": {},
 }
-# Look-ups stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot read programs that use one.
-_SPARSE = {name: {"xla_tpu_offload_gather_to_sparsecore": False, **options} for name, options in _SETS.items()}
+# Look-ups, and sums of their gradients, stay on the core: work on a SparseCore has no modelled time, and JAX's own XLA cannot
+# read programs that use one.
+_UNMOVED_ROWS = {"xla_tpu_offload_gather_to_sparsecore": False, "xla_tpu_enable_offloading_scatter_to_sparsecore": False}
+_SPARSE = {name: {**_UNMOVED_ROWS, **options} for name, options in _SETS.items()}
 # Memory on the chip for one operation, of 128 MiB: tiles of large products grow with it. Published recipes set it for v6e, and by
 # now for v5p; products of 8192^3 are modelled at 823 TFLOP/s on v6e with it, 646 without, and measured at 827 (docs/LOG.md).
 _VMEM = {"xla_tpu_scoped_vmem_limit_kib": "98304"}

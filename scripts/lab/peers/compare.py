@@ -50,6 +50,7 @@ class Work:
 
 TRAIN, GENERATE = Work("train", "tokens", "loss"), Work("generate", "sentences", "length")
 TRAIN_ON_IMAGES, TRAIN_ON_GRIDS = Work("train", "images", "loss"), Work("train", "grids", "loss")
+TRAIN_ON_CLICKS = Work("train", "examples", "loss")
 TRAIN_ON_SOUNDS, TRANSCRIBE = Work("train", "windows", "loss"), Work("generate", "windows", "length")
 CONTINUE = Work("generate", "new tokens", "length")
 EXPERIMENTS = {
@@ -60,6 +61,8 @@ EXPERIMENTS = {
     "switch.bench_8e": (TRAIN,),
     "vit.bench_s16": (TRAIN_ON_IMAGES,),
     "metnet2.bench_2m": (TRAIN_ON_GRIDS,),
+    "dlrm.bench_3t": (TRAIN_ON_CLICKS,),
+    "dlrm.bench_26t": (TRAIN_ON_CLICKS,),
     "whisper.bench_tiny": (TRAIN_ON_SOUNDS, TRANSCRIBE),
     "chat.bench_smollm2": (TRAIN, CONTINUE),
     "chat.bench_smollm2_alone": (CONTINUE,),
@@ -93,7 +96,7 @@ def _peer(name: str, place: str, module: str, **fields: Any) -> System:
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.lab.peers.shardzoo"))
 PEERS = {
     "hf": _peer("Hugging Face", "parity", "huggingface", needs="make bench-peers"),
-    "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2",), needs="make bench-peers"),
+    "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2", "dlrm"), needs="make bench-peers"),
     "flax": System("Flax", (sys.executable, "-m", "scripts.lab.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "maxtext": _peer(
         "MaxText", "maxtext", "maxtext", modules=("gpt",), needs="Python 3.12 or newer: make bench-peers PYTHON312=..."

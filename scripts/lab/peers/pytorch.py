@@ -5,6 +5,7 @@ Depends on the fields of an experiment only, not on the zoo's code. The training
 channels last, the fused AdamW.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch  # pyright: ignore[reportMissingImports]
@@ -79,9 +80,8 @@ class MetNet2(nn.Module):
         return self.classes(F.relu(self.hidden(self.before(x, lead))))
 
 
-def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
-    torch.manual_seed(0)
-    m, d = fields["model"], fields["data"]
+def metnet2(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Callable[[], Any], str]:
+    """Returns the model, its loss on a new batch, and its memory's order."""
     model = MetNet2(m).to(memory_format=torch.channels_last)
     rows, points = d["batch_size"], [size * m["detail"]["upsample"] for size in m["crop"]]
 
@@ -90,7 +90,73 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
         logits = model(frames, torch.randint(1, m["leads"] + 1, (rows,)))
         return F.cross_entropy(logits, torch.randint(m["bins"]["count"], (rows, *points)))
 
-    return description(model, "channels last"), training(model, fields["optimizer"], loss)
+    return model, loss, "channels last"
+
+
+class Cross(nn.Module):
+    """x0 * (W (V x) + b) + x."""
+
+    def __init__(self, size: int, rank: int):
+        super().__init__()
+        self.down, self.up = nn.Linear(size, rank, bias=False), nn.Linear(rank, size)
+
+    def forward(self, x: Any, x0: Any) -> Any:
+        return x0 * self.up(self.down(x)) + x
+
+
+def layers(inputs: int, widths: list[int]) -> Any:
+    """Returns linear layers with ReLU between them."""
+    sizes = list(zip([inputs, *widths], widths, strict=False))
+    return nn.Sequential(*(part for size in sizes for part in (nn.Linear(*size), nn.ReLU())))[:-1]
+
+
+class Dlrm(nn.Module):
+    """DLRM with cross layers: a bag of vectors for each table, of a few of its rows."""
+
+    def __init__(self, m: dict[str, Any]):
+        super().__init__()
+        self.hotness = [table["hotness"] for table in m["tables"]]
+        self.tables = nn.ModuleList(
+            nn.EmbeddingBag(table["rows"], m["embedding_dim"], mode="sum")
+            if table["hotness"] > 1
+            # A bag of one is slower than a row, which has its weight below.
+            else nn.Embedding(table["rows"], m["embedding_dim"])
+            for table in m["tables"]
+        )
+        size = (len(self.tables) + 1) * m["embedding_dim"]
+        self.bottom = layers(m["dense_features"], m["bottom"])
+        self.cross = nn.ModuleList(Cross(size, m["cross_rank"]) for _ in range(m["cross_layers"]))
+        self.top = layers(size, m["top"])
+
+    def forward(self, dense: Any, ids: Any, weights: Any) -> Any:
+        parts = zip(self.tables, ids.split(self.hotness, 1), weights.split(self.hotness, 1), strict=True)
+        vectors = [
+            table(i, per_sample_weights=w) if isinstance(table, nn.EmbeddingBag) else table(i[:, 0]) * w for table, i, w in parts
+        ]
+        x = x0 = torch.cat([F.relu(self.bottom(dense)), *vectors], dim=1)
+        for layer in self.cross:
+            x = layer(x, x0)
+        return self.top(x)[:, 0]
+
+
+def dlrm(m: dict[str, Any], d: dict[str, Any]) -> tuple[Any, Callable[[], Any], str]:
+    """Returns the model, its loss on a new batch, and how its tables' gradients are held."""
+    model, rows = Dlrm(m), d["batch_size"]
+    sizes = torch.tensor([table["rows"] for table in m["tables"] for _ in range(table["hotness"])])
+
+    def loss() -> Any:
+        ids = torch.randint(2**31 - 1, (rows, len(sizes))) % sizes
+        logits = model(torch.rand(rows, m["dense_features"]), ids, torch.ones(rows, len(sizes)))
+        return F.binary_cross_entropy_with_logits(logits, torch.randint(2, (rows,)).float())
+
+    return model, loss, "dense gradients"
+
+
+def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
+    torch.manual_seed(0)
+    built = {"MetNet2Config": metnet2, "DlrmConfig": dlrm}[fields["model"]["class"]]
+    model, loss, settings = built(fields["model"], fields["data"])
+    return description(model, settings), training(model, fields["optimizer"], loss)
 
 
 if __name__ == "__main__":
