@@ -24,8 +24,8 @@ _PAUSE = 3_600.0  # mean seconds between two interactions of a user
 
 
 def interactions(settings: "LatentSequenceCache") -> tuple[Interactions, np.ndarray]:
-    """Returns the interactions that the settings describe, and the rank [N] of each one's item among all by the probabilities that
-    it was drawn with, 1 for the likeliest: functions of the settings alone.
+    """Returns the interactions that the settings describe, and the rank [N] of each one's item among all by the probabilities
+    that it was drawn with, 1 for the likeliest: functions of the settings alone.
 
     Raises:
       DataError: a size is too small, or `chained` is no share.

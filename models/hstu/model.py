@@ -182,9 +182,7 @@ class Hstu(nnx.Module, HasOutputs):
             return layer(x_BTD, *rows, key), None
 
         keys = of_layers.for_layers(self.c.layers).key
-        x_BTD, _ = scan(
-            block, x_BTD, (self.layers, keys), (used_BT, times_BT), scope=self.scope / "layers", staged=False
-        )
+        x_BTD, _ = scan(block, x_BTD, (self.layers, keys), (used_BT, times_BT), scope=self.scope / "layers", staged=False)
         return x_BTD, vectors_BLE
 
     def __call__(self, batch: Batch) -> jax.Array:

@@ -15,6 +15,7 @@ from data.clicks.caches import LatentCache
 from data.clicks.config import ClickData
 from data.config import HeldOut
 from data.prepare import prepare
+from data.task import DataError
 from models.sharding.layouts import ONE_DEVICE
 from scripts import evaluate as evaluate_script
 from scripts import recommend
@@ -130,11 +131,8 @@ def test_films_are_recommended_by_name_without_those_seen(root, tmp_path, monkey
 
 def test_models_of_other_data_are_refused(tmp_path, monkeypatch, capsys):
     """In one line with the kind of their data."""
-    from data.clicks.catalogue import clicks_of
-    from data.task import DataError
-
-    e = registry.load("metnet2.quickstart")
-    with pytest.raises(
-        DataError, match=r"metnet2.quickstart: its data is of kind 'grids', and no interactions of users with items"
-    ):
-        clicks_of(e.name, e.data)
+    e = registry.tiny(registry.load("metnet2.quickstart"))
+    monkeypatch.setattr(recommend.cli, "opened", lambda *args: (e, None))
+    message = r"metnet2.quickstart: its data is of kind 'grids', and no interactions of users with items"
+    with pytest.raises(DataError, match=message):
+        command(recommend, monkeypatch, capsys, "--checkpoint", tmp_path, "--user", 7)

@@ -1,0 +1,116 @@
+"""HSTU's experiments: the paper's on MovieLens, MLPerf's recommendation engine of 2026, and small ones on made-up sequences.
+
+Actions Speak Louder than Words, arXiv 2402.17152. models/hstu/README.md says which numbers are whose.
+"""
+
+import dataclasses
+
+from configs.experiment import Checkpointing, Experiment, Train
+from configs.optimizers import AdaGrad, AdamW, ByComponent, Constant, Cosine, Linear, OfComponent
+from data.config import HeldOut
+from data.sequences.config import SequenceData
+from models.execution import Execution
+from models.hstu.config import HstuConfig, Ranking
+from models.hstu.layouts import data_parallel, mixed
+
+
+def ml_1m() -> Experiment:
+    """The paper's HSTU on MovieLens-1M (Table 4): two layers of one head of 50.
+
+    235,208 parameters: 3,840 vectors of items, of which 133 are nobody's, 200 of positions, and 13,129 a layer less what the
+    reference has for positions after a place, which a causal mask never lets through. Rows of 200 films, dropout 0.2, 128
+    negatives, temperature 0.05, Adam at 1e-3 without warm-up, 101 epochs of 6,040 users in batches of 128: 4,767 steps
+    (the public code's configs/ml-1m). A user's last film is the test, ranked among all that the user has not rated: NDCG@10 of
+    0.1720 and HR@10 of 0.3097 (the public code's README, from memory). Data are random: MovieLens' are read from one's own copy
+    (docs/DATA.md), `prepare_data films --from ml-1m --kind sequences`.
+    """
+    # A layer: 50 * 4 * 50 + 51 * 50 + 200 + 129 = 12,879; all: 3,840 * 50 + 200 * 50 + 2 * 12,879 = 227,758.
+    return Experiment(
+        model=HstuConfig(items=3_707),
+        layout=data_parallel(1, 1),
+        data=SequenceData(batch_size=128, length=200),
+        optimizer=AdamW(schedule=Constant(value=1e-3)),
+        train=Train(steps=4_767, log_every=50, checkpoint=Checkpointing(every=1_589, keep=2)),
+        execution=Execution(unroll=0),
+    )
+
+
+def ml_1m_large() -> Experiment:
+    """The paper's HSTU-large on MovieLens-1M (Table 4): eight layers of two heads of 25; else `ml_1m`.
+
+    NDCG@10 of 0.1858 and HR@10 of 0.3294 (the public code's README, from memory).
+    """
+    e = ml_1m()
+    # 202,000 + 8 * 12,879
+    return dataclasses.replace(e, model=HstuConfig(items=3_707, layers=8, heads=2, attention_dim=25, linear_dim=25))
+
+
+def dlrmv4() -> Experiment:
+    """MLPerf's dlrmv4 (Training 6.1): the probability of a positive action on an item, by its AUC.
+
+    MLPerf fixes Adam with 0.95, 0.999 and 1e-8, row-wise AdaGrad of tables with the same rate, 1e-6 for batches of 8,192, after
+    24,000 steps from 0, gradients clipped to 1, rows of 4,096, 2,290,835,423 samples, an evaluation of 2,058,204 after each
+    thousandth of them from the 25th on, and the target 0.75 (mlperf_logging's closed_dlrmv4.yaml and rcps_dlrmv4.json, which
+    takes 27 to 35 of these for its reference).
+    Sizes are those of the reference's ranking model (generative-recommenders, dlrm_v3/configs.py): three layers of four heads of
+    128, 512 elements, vectors of 256 elements of 10,000,000 hashed items. Its tables of users and of other circumstances, its
+    networks around the tower and its vectors of times are left out, and each row is a user's interactions with a prediction at
+    each, where the reference's is one candidate behind a history (models/hstu/README.md). Data are random.
+    """
+    rate = Linear(peak=1e-6, steps=279_643, warmup=24_000, floor=1.0)  # a line to itself: constant after the warm-up
+    return Experiment(
+        model=HstuConfig(
+            items=10_000_000,
+            length=4_096,
+            objective=Ranking(hidden=512),
+            layers=3,
+            model_dim=512,
+            embedding_dim=256,
+            heads=4,
+            attention_dim=128,
+            linear_dim=128,
+            dropout=0.1,
+            form="dlrm_v3",
+        ),
+        layout=mixed(64, 1),
+        data=SequenceData(batch_size=8_192, length=4_096, target="action", negatives=0),
+        optimizer=ByComponent(
+            others=AdamW(schedule=rate, b1=0.95, b2=0.999, eps=1e-8),
+            components=(OfComponent(path="tables", rule=AdaGrad(schedule=rate, by_row=True)),),
+        ),
+        train=Train(
+            steps=279_643,  # 2,290,835,423 / 8,192, rounded up
+            clip_norm=1.0,
+            log_every=100,
+            checkpoint=Checkpointing(every=2_800, keep=2),
+            eval_every=280,  # ceil(0.001 * 2,290,835,423 / 8,192)
+            eval_from=7_000,
+        ),
+        eval=HeldOut(batch_size=8_192),
+        execution=Execution(dtype="bfloat16", remat="full"),
+    )
+
+
+def quickstart() -> Experiment:
+    """The next item of a user, learned from made-up sequences in which items follow each other by a rule and by taste."""
+    return Experiment(
+        model=HstuConfig(
+            items=501, length=50, layers=2, model_dim=64, embedding_dim=64, heads=2, attention_dim=32, linear_dim=32, dropout=0.1
+        ),
+        layout=data_parallel(1, 1),
+        data=SequenceData(cache="latent_sequences", batch_size=64, length=50, negatives=128),
+        optimizer=AdamW(schedule=Cosine(peak=3e-3, steps=1_200, warmup=50, floor=0.01)),
+        train=Train(steps=1_200, log_every=50, checkpoint=Checkpointing(every=600, keep=2), eval_every=600),
+        eval=HeldOut(batch_size=256),
+        execution=Execution(unroll=0),
+    )
+
+
+def clicks() -> Experiment:
+    """The action on each item, learned from the same sequences as `quickstart`: a user is known by the history alone."""
+    e = quickstart()
+    return dataclasses.replace(
+        e,
+        model=dataclasses.replace(e.model, objective=Ranking(hidden=64)),
+        data=SequenceData(cache="latent_sequences", batch_size=64, length=50, target="action", negatives=0),
+    )
