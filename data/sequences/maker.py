@@ -104,6 +104,7 @@ class SequenceMaker(CacheMaker[Config]):
             return chosen, np.concatenate([log.items[numbers], others]), labels
 
         self._next = baselines.fitted(drawn(0), drawn(1), (users, size))
+        self._follows = Transitions([log.items[past] for _, past in log.users], counts_I)
         if log.data.labels is None:
             return
         labels_N = np.asarray(log.data.labels, np.float64)
@@ -123,7 +124,12 @@ class SequenceMaker(CacheMaker[Config]):
         if log.data.probabilities is not None:
             line["bayes"] = math.log(p := float(log.data.probabilities[number])) - math.log1p(-p)
         out = barred(example, repeats=self.repeats)
-        scores = {"popularity": self._counts, "factors": self._next.items @ self._next.users[user]}
+        last = int(example["items"][len(row.before) - 1])
+        scores = {
+            "popularity": self._counts,
+            "factors": self._next.items @ self._next.users[user],
+            "transitions": self._follows(last),
+        }
         line |= {f"{name}_rank": rank(scores_I, item, out) for name, scores_I in scores.items()}
         return line | ({} if self.best is None else {"bayes_rank": int(self.best[number])})
 
@@ -142,6 +148,29 @@ class SequenceMaker(CacheMaker[Config]):
             seen = (np.unique(log.items[past]) - 1).tolist()
             arrays = {"items": log.items[late], "actions": log.actions[late], "times": log.times(late).astype(np.int64)}
             yield {"user": log.data.user_names[user]} | {n: x.tolist() for n, x in arrays.items()} | {"seen": seen}
+
+
+class Transitions:
+    """How often each item comes directly behind another in training, and in equal cases how often at all.
+
+    Args:
+      histories: the items of each user, the earliest first.
+      counts_I: how often each item comes.
+    """
+
+    def __init__(self, histories: Iterable[np.ndarray], counts_I: np.ndarray):
+        self._popular = counts_I / (counts_I.sum() + 1)
+        size = len(counts_I)
+        pairs = np.concatenate([items[:-1] * size + items[1:] for items in histories])
+        codes, self._times = np.unique(pairs, return_counts=True)
+        self._next = codes % size
+        self._starts = np.searchsorted(codes, np.arange(size + 1) * size)
+
+    def __call__(self, last: int) -> np.ndarray:
+        """Returns scores [I] of what comes behind an item."""
+        own, scores_I = slice(self._starts[last], self._starts[last + 1]), self._popular.copy()
+        scores_I[self._next[own]] += self._times[own]
+        return scores_I
 
 
 def rank(scores_I: np.ndarray, item: int, out: np.ndarray) -> int:

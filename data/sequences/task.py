@@ -16,8 +16,8 @@ from data.sequences.log import barred, row_of
 from data.task import DataError, Example, HeldOutExamples, Sum, Task
 from models.families import ModelConfig
 
-BASELINES = ("popularity", "factors", "bayes")
-"""Of which held-out rows of a cache have logits of the action, and ranks of the item, as far as they are known."""
+BASELINES = ("popularity", "factors", "transitions", "bayes")
+"""Of which held-out rows of a cache have logits of the action, or ranks of the item, as far as they are known."""
 
 
 class HasTarget(Protocol):
@@ -147,6 +147,7 @@ class SequenceTask(Task[SequenceData]):
             "hit_rate": "how often the item that came next is among the ten best of all items",
             "popularity": "items by how often they come in training",
             "factors": "logistic matrix factorisation of users and items, fitted to training against drawn items",
+            "transitions": "items by how often they come directly behind the user's last one in training",
             "bayes": "items by the probabilities that the next one was drawn with: no model is better on average",
         }
 
