@@ -97,7 +97,7 @@ def quickstart() -> Experiment:
     """The next item of a user, learned from made-up sequences in which items follow each other by a rule and by taste."""
     return Experiment(
         model=HstuConfig(
-            items=501, length=50, layers=2, model_dim=64, embedding_dim=64, heads=2, attention_dim=32, linear_dim=32, dropout=0.1
+            items=201, length=50, layers=2, model_dim=64, embedding_dim=64, heads=2, attention_dim=32, linear_dim=32, dropout=0.1
         ),
         layout=data_parallel(1, 1),
         data=SequenceData(cache="latent_sequences", batch_size=64, length=50, negatives=128),

@@ -78,6 +78,6 @@ class SequenceCache(TableCache):
 
 CACHES = (LatentSequenceCache, SequenceCache)
 ENTRIES = {
-    "latent_sequences": LatentSequenceCache(users=2_000, items=500, interactions=100, length=50, validation=0.02, test=0.05),
+    "latent_sequences": LatentSequenceCache(users=4_000, items=200, interactions=100, length=50, validation=0.01, test=0.02),
     "latent_sequences_small": LatentSequenceCache(users=200, items=40, interactions=60, length=20),
 }
