@@ -21,7 +21,7 @@ def ml_1m() -> Experiment:
     films, dropout 0.2, 128 negatives, temperature 0.05, Adam at 1e-3 without warm-up, 101 epochs of 6,040 users in batches of
     128: 4,767 steps (the public code's configs/ml-1m). A user's last film is the test, ranked among all that the user has not
     rated. Data are random: MovieLens' are read from one's own copy (docs/DATA.md), as `prepare_data films --from ml-1m --kind
-    sequences` prepares it. NDCG@10 of 0.1720 and HR@10 of 0.3097 are the public code's (its README, printed).
+    sequences` prepares them. NDCG@10 of 0.1720 and HR@10 of 0.3097 are the public code's (its README, printed).
     """
     # A layer: 50 * 4 * 50 + 51 * 50 + 200 + 129 = 12,879; all: 3,840 * 50 + 200 * 50 + 2 * 12,879 = 227,758.
     return Experiment(

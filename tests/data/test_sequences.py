@@ -53,7 +53,9 @@ def cache(tmp_path_factory):
 
 
 def task_of(target: Any = "item", **fields: Any) -> SequenceTask:
-    return SequenceTask(SequenceData(**({"batch_size": 4, "length": 8, "target": target, "negatives": 5, "cache": "made"} | fields)))
+    return SequenceTask(
+        SequenceData(**({"batch_size": 4, "length": 8, "target": target, "negatives": 5, "cache": "made"} | fields))
+    )
 
 
 # --- made-up sequences ---
@@ -99,7 +101,11 @@ def test_made_up_sequences_are_in_order_and_labelled_with_their_probabilities():
 
 @pytest.mark.parametrize(
     ("fields", "message"),
-    [(dict(items=4), "items=4: must be at least 5"), (dict(users=0), "users=0: must be"), (dict(chained=1.5), "chained=1.5: expected")],
+    [
+        (dict(items=4), "items=4: must be at least 5"),
+        (dict(users=0), "users=0: must be"),
+        (dict(chained=1.5), "chained=1.5: expected"),
+    ],
 )
 def test_settings_of_nothing_are_refused(fields, message):
     with pytest.raises(DataError, match=message):
@@ -225,7 +231,8 @@ def test_a_model_that_does_not_fit_is_refused(cache):
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"), [(dict(target="user"), "target='user'"), (dict(length=1), "length=1"), (dict(negatives=-1), "negatives=-1")]
+    ("fields", "message"),
+    [(dict(target="user"), "target='user'"), (dict(length=1), "length=1"), (dict(negatives=-1), "negatives=-1")],
 )
 def test_impossible_rows_are_refused(fields, message):
     with pytest.raises(ValueError, match=message):
@@ -266,7 +273,7 @@ def test_held_out_rows_of_items_are_ranked_beside_baselines(cache):
     scores = task.scores({}, held)
     assert held.count == len(held.rows) == 150 and not held.needs_outputs
     assert scores["bayes/ndcg"] > max(scores[f"{name}/ndcg"] for name in ("popularity", "factors", "transitions"))
-    data, ranks = latent.interactions(SMALL)
+    _, ranks = latent.interactions(SMALL)
     assert_allclose(scores["bayes/hit_rate"], np.mean(ranks[-150:] <= 10))
     for row in held.rows[:20]:
         assert {k: (x.shape, str(x.dtype)) for k, x in row.items()} == {
@@ -326,7 +333,7 @@ def test_a_table_without_labels_has_items_alone(tmp_path):
 
 def test_clicks_without_users_are_no_sequences(tmp_path):
     (tmp_path / "train.txt").write_text("".join(criteo_lines(20)))
-    with pytest.raises(DataError, match="train.txt"):
+    with pytest.raises(DataError, match=r"train\.txt"):
         settings_from(str(tmp_path / "train.txt"), kind="sequences")
 
 

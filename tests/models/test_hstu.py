@@ -23,7 +23,16 @@ from trainers.hlo import tables
 
 WHERE = Component(ONE_DEVICE)
 ITEM = HstuConfig(
-    items=30, length=6, layers=2, model_dim=8, embedding_dim=8, heads=2, attention_dim=3, linear_dim=4, time_buckets=60, dropout=0.5
+    items=30,
+    length=6,
+    layers=2,
+    model_dim=8,
+    embedding_dim=8,
+    heads=2,
+    attention_dim=3,
+    linear_dim=4,
+    time_buckets=60,
+    dropout=0.5,
 )
 ACTION = dataclasses.replace(ITEM, objective=Ranking(hidden=5), embedding_dim=4, form="dlrm_v3")
 BOTH = pytest.mark.parametrize("c", [ITEM, ACTION], ids=["item", "action"])
@@ -320,7 +329,7 @@ def test_impossible_sizes_are_refused(fields, message):
 
 
 def test_objectives_need_numbers_that_mean_something():
-    with pytest.raises(UserError, match="temperature=0.0: must be more than 0"):
+    with pytest.raises(UserError, match=r"temperature=0\.0: must be more than 0"):
         Retrieval(temperature=0.0)
     with pytest.raises(UserError, match="hidden=0: must be at least 1"):
         Ranking(hidden=0)
