@@ -89,8 +89,8 @@ class HstuConfig:
             raise UserError(f"model.form={self.form!r}: expected 'paper' or 'dlrm_v3'")
         if isinstance(self.objective, Retrieval) and self.embedding_dim != self.model_dim:
             raise UserError(
-                f"model.embedding_dim={self.embedding_dim}: items' vectors are compared with outputs of model_dim={self.model_dim} "
-                f"elements; the nearest is {self.model_dim}"
+                f"model.embedding_dim={self.embedding_dim}: is compared with outputs of model_dim={self.model_dim} elements; the "
+                f"nearest is {self.model_dim}"
             )
         if (rows := self.placement.rows) >= 2**31:
             raise UserError(f"model.items: {rows:,} rows; ids are 32-bit, and the most is {2**31 - 1:,}")
