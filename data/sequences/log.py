@@ -62,7 +62,8 @@ class SequenceLog:
                 hint = f"no user has {len(SPLITS)} interactions" if split == "last" else "--validation, --test"
                 raise DataError(f"{name}: no interaction in it; there are {count:,} in all ({hint})")
         self.trained = np.flatnonzero(self.part == 0)
-        self.ids = Listed(data.item_names[item] for item in dict.fromkeys(data.items[self.trained].tolist()))
+        first: list[int] = list(dict.fromkeys(data.items[self.trained].tolist()))
+        self.ids = Listed(data.item_names[item] for item in first)
         rows = np.array([self.ids.row(name) for name in data.item_names], np.int64)
         self.items = rows[data.items]
         self.actions = np.full(count, 2) if data.labels is None else 1 + np.asarray(data.labels, np.int64)

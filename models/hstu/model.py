@@ -63,8 +63,8 @@ class Layer(nnx.Module):
         self.uvqk_bias = param(key, (c.heads, inner), ("heads", "kv"), zeros, scope) if self.learned else None
         self.norm_scale = param(key, (c.model_dim,), ("embed",), ones, scope) if self.learned else None
         self.norm_bias = param(key, (c.model_dim,), ("embed",), zeros, scope) if self.learned else None
-        self.head_scale = param(key, (c.heads, 1), ("heads", "kv"), ones, scope) if self.learned else None
-        self.head_bias = param(key, (c.heads, 1), ("heads", "kv"), zeros, scope) if self.learned else None
+        self.head_scale = param(key, (c.heads,), ("heads",), ones, scope) if self.learned else None
+        self.head_bias = param(key, (c.heads,), ("heads",), zeros, scope) if self.learned else None
 
     def __call__(self, x_BTD: jax.Array, used_BT: jax.Array, times_BT: jax.Array, key: jax.Array | None) -> jax.Array:
         c = self.c
@@ -74,7 +74,7 @@ class Layer(nnx.Module):
         ends = (c.linear_dim, 2 * c.linear_dim, 2 * c.linear_dim + c.attention_dim)
         u_BTHK, v_BTHK, q_BTHK, k_BTHK = jnp.split(uvqk_BTHK, ends, axis=-1)
         a_BTHK = self._mixed(q_BTHK, k_BTHK, v_BTHK, used_BT, times_BT)
-        a_BTHK = _scaled(standardized(a_BTHK, (-1,) if self.learned else (-2, -1)), self.head_scale, self.head_bias)
+        a_BTHK = _scaled(standardized(a_BTHK, (-1,) if self.learned else (-2, -1)), self.head_scale, self.head_bias, 1)
         y_BTHK = u_BTHK * a_BTHK
         if self.learned:
             y_BTHK = jnp.concatenate([u_BTHK, a_BTHK, y_BTHK], axis=-1)
@@ -123,8 +123,12 @@ def standardized(x: jax.Array, axes: tuple[int, ...]) -> jax.Array:
     return (wide * jax.lax.rsqrt(jnp.mean(wide * wide, axis=axes, keepdims=True) + EPS)).astype(x.dtype)
 
 
-def _scaled(x: jax.Array, scale: nnx.Param | None, bias: nnx.Param | None) -> jax.Array:
-    return x if scale is None else add_bias(x * scale[...].astype(x.dtype), bias)
+def _scaled(x: jax.Array, scale: nnx.Param | None, bias: nnx.Param | None, inner: int = 0) -> jax.Array:
+    """Returns x * scale + bias, which are along the dimension of x that has so many behind it; x where there are none."""
+    if scale is None or bias is None:
+        return x
+    by, more = (p[...].astype(x.dtype).reshape(-1, *[1] * inner) for p in (scale, bias))
+    return x * by + more
 
 
 def unit(x: jax.Array) -> jax.Array:

@@ -42,6 +42,9 @@ class Reads:
     length: int = 8
     objective: Objective = Objective()
 
+    def tiny(self) -> "Reads":
+        return self
+
 
 def quiet(line: str) -> None:
     pass
