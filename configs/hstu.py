@@ -113,6 +113,6 @@ def clicks() -> Experiment:
     e = quickstart()
     return dataclasses.replace(
         e,
-        model=dataclasses.replace(e.model, objective=Ranking(hidden=64)),
+        model=dataclasses.replace(e.model, objective=Ranking(hidden=64), form="dlrm_v3"),
         data=SequenceData(cache="latent_sequences", batch_size=64, length=50, target="action", negatives=0),
     )

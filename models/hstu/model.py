@@ -174,7 +174,9 @@ class Hstu(nnx.Module, HasOutputs):
         x_BTD = add_positions(x_BLD * math.sqrt(self.c.model_dim), self.positions, place_BL, self.scope)
         used_BT, times_BT = used_BL, batch["times"]
         if self.actions is not None:
-            action_BLD = self.actions[...].astype(dtype)[jnp.maximum(batch["actions"] - 1, 0)] * math.sqrt(self.c.model_dim)
+            # Looked up whole, as positions are: else the gradient's cut spreads to the activations.
+            action_AD = self.scope.shard(self.actions[...].astype(dtype), None, None)
+            action_BLD = action_AD[jnp.maximum(batch["actions"] - 1, 0)] * math.sqrt(self.c.model_dim)
             action_BLD = add_positions(action_BLD, self.positions, place_BL, self.scope)
             x_BTD = jnp.stack([x_BTD, action_BLD], axis=2).reshape(len(x_BTD), -1, self.c.model_dim)
             used_BT, times_BT = (jnp.repeat(x, 2, axis=1) for x in (used_BL, times_BT))
