@@ -136,7 +136,7 @@ def test_time_buckets_are_floors_of_logs():
 
 
 def test_inputs_are_items_actions_and_positions_in_turns():
-    """Of ranking without layers: item and action of each interaction, both with its position, each scaled as vectors are."""
+    """A tower whose layers add nothing returns item and action of each interaction, both with its position."""
     c, batch = dataclasses.replace(ACTION, layers=1), batch_of(ACTION)
     flat = model(c)
     flat.layers.out[...] = jnp.zeros_like(flat.layers.out[...])
@@ -195,7 +195,7 @@ def test_an_action_is_predicted_from_its_item_and_from_earlier_actions():
 
 @BOTH
 def test_empty_places_and_rows_change_nothing(c):
-    """What stands in them does not matter, nor does a row of them, for outputs, loss, metrics and units."""
+    """Outputs, loss, metrics and units do not depend on what stands there, nor on a row of such places."""
     batch = batch_of(c)
     used = batch["actions"] > 0
     other = batch | {name: np.where(used, batch[name], 7).astype(np.int32) for name in ("items", "times")}
@@ -270,7 +270,7 @@ def test_held_out_items_are_ranked_among_all():
 
 
 def test_the_loss_of_actions_is_a_cross_entropy():
-    """Of the outputs of items through the head, at used places from `start` on; and the outputs are those of `start`."""
+    """Logits are made of items' outputs by the head; used places from `start` on count, and the model's outputs are those there."""
     c = ACTION
     m, batch = model(c), batch_of(c)
     batch["start"] = np.array([2, 0, 1, 0], np.int32)
@@ -303,7 +303,7 @@ def test_the_loss_of_actions_is_a_cross_entropy():
     ],
 )
 def test_registered_models_have_the_parameters_of_their_shapes(name, rows, others):
-    """Those of the tower and its inputs, and of the table with the rows that belong to no item; docstrings have the sums."""
+    """The tower's, its inputs', and the table's with the rows that belong to no item; docstrings have the sums."""
     e = registry.load(name)
     items, placed, size = rows
     assert isinstance(e.model, HstuConfig) and e.model.items == items and e.model.placement.rows == placed
