@@ -270,7 +270,7 @@ def test_held_out_items_are_ranked_among_all():
 
 
 def test_the_loss_of_actions_is_a_cross_entropy():
-    """Logits are made of items' outputs by the head; used places from `start` on count, and the model's outputs are those there."""
+    """Logits are made of items' outputs by the head; used places from `start` on count; the model's outputs are those there."""
     c = ACTION
     m, batch = model(c), batch_of(c)
     batch["start"] = np.array([2, 0, 1, 0], np.int32)
