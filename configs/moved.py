@@ -191,7 +191,11 @@ def _transformer(old: dict[str, Any]) -> dict[str, Any]:
         old = {field: value for field, value in old.items() if field not in ("bins", "bin_width", "edges")}
         kind = {"class": "Edges", "lower_edges": edges} if edges else {"class": "EqualBins", "count": bins, "width": width}
         return _placed(old, _METNET2) | {"bins": kind}
-    if name in ("ConformerConfig", "MetNet2Config") or "attention" in old or not {"heads", *_DEFAULTS} & {*old, name}:
+    if (
+        name in ("ConformerConfig", "HstuConfig", "MetNet2Config")
+        or "attention" in old
+        or not {"heads", *_DEFAULTS} & {*old, name}
+    ):
         return old
     old = _DEFAULTS.get(name, {}) | old
     plain = {field: value for field, value in old.items() if field not in _REMADE}

@@ -70,6 +70,7 @@ PODS = {
     "mlperf.deepseekv3_671b": Pod("v5p:8x8x16", "none for TPUs"),
     "mlperf.llama2_70b_lora": Pod("v5p:2x2x2", "none for TPUs"),
     "dlrm.dcnv2": Pod("v5p:4x4x4", "none for TPUs as a step"),
+    "hstu.dlrmv4": Pod("v5p:4x4x4", "none for TPUs"),
     "gshard_m4.moe_128e_12l": Pod("v4:4x4x8", "2.16 steps/s on 128 v3 cores (GShard, Table 3)"),
     "gshard_m4.moe_512e_12l": Pod("v4:8x8x8", "3.28 steps/s on 512 v3 cores (GShard, Table 3)"),
     "gshard_m4.moe_2048e_12l": Pod("v4:8x16x16", "2.15 steps/s on 2048 v3 cores (GShard, Table 3)"),

@@ -20,6 +20,7 @@ KINDS: dict[str, str] = {
     "grids": "data.grids",
     "images": "data.images",
     "clicks": "data.clicks",
+    "sequences": "data.sequences",
     "labelled": "data.labelled",
     "lamda": "data.lamda",
     "multimodal": "data.multimodal",

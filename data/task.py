@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
@@ -215,6 +215,45 @@ class ReadsGiven(Protocol):
 
     def class_names(self, vocabulary: Path) -> list[str]:
         """Returns the names of the classes; raises DataError where nothing in the folder says them."""
+        ...
+
+
+class RankedItems(Protocol):
+    """The items of a cache as one of its users may be shown them."""
+
+    @property
+    def items(self) -> Sequence[Mapping[str, Any]]:
+        """Returns the items, each with its `item` as the data write it, and its `name`."""
+        ...
+
+    @property
+    def features(self) -> Features:
+        """Returns the arrays of a row."""
+        ...
+
+    def candidates(self, seen: bool) -> list[int]:
+        """Returns the places of the items that are ranked: without those that the user has seen in training, unless `seen`."""
+        ...
+
+    def rows(self, places: Sequence[int]) -> Iterable[Example]:
+        """Returns the rows that a model must read to rank the items at these places."""
+        ...
+
+    def probabilities(self, outputs: np.ndarray, places: Sequence[int]) -> np.ndarray:
+        """Returns the probability [N] of each item, from the outputs of a model for the rows."""
+        ...
+
+
+@runtime_checkable
+class RanksItems(Protocol):
+    """A task of users and items, whose models say what a user likes."""
+
+    def catalogue(self, cache: Path, user: str) -> RankedItems:
+        """Returns the items of a prepared cache, for a user.
+
+        Raises:
+          DataError: the cache has no users, or none of this name.
+        """
         ...
 
 

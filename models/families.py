@@ -25,6 +25,7 @@ FAMILIES: dict[str, str] = {  # name -> package
     "dlrm": "models.dlrm",
     "gpt": "models.gpt",
     "gshard_m4": "models.gshard_m4",
+    "hstu": "models.hstu",
     "m2m100": "models.m2m100",
     "metnet2": "models.metnet2",
     "multimodal": "models.multimodal",

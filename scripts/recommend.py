@@ -1,4 +1,5 @@
-"""Ranks the items of prepared interactions for a user, by the probability that a trained model gives to each.
+"""Ranks the items of prepared interactions for a user, by the probability that a trained model gives to each: of a click, or of
+being the next one.
 
     python -m scripts.recommend --checkpoint runs/films --user 42
     python -m scripts.recommend --checkpoint DIR --user 42 --top 20 --seen --json
@@ -29,19 +30,21 @@ def main() -> int:
     if args.top < 1:
         raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
     cli.use_devices(ONE_DEVICE)
-    from data.clicks.catalogue import Catalogue, clicks_of
     from data.kinds import task_of
     from data.reading.caches import cache_folder, read_manifest
+    from data.task import DataError, RanksItems
 
     e, weights = cli.opened(args.checkpoint, args.step, args.dtype)
-    data = clicks_of(e.name, e.data)
-    cache = cache_folder(data)
-    task_of(data).check(read_manifest(cache), e.model)
-    catalogue = Catalogue.of(cache, data, args.user)
+    task = task_of(e.data)
+    if not isinstance(task, RanksItems):
+        raise DataError(f"{e.name}: its data is of kind {e.data.kind!r}, and no interactions of users with items")
+    cache = cache_folder(e.data)
+    task.check(read_manifest(cache), e.model)
+    catalogue = task.catalogue(cache, args.user)
     places = catalogue.candidates(args.seen)
     if not places:
         raise cli.ConfigError(f"--user {args.user}: has seen all {len(catalogue.items):,} items in training; take --seen")
-    probabilities = scored(e, weights, list(catalogue.rows(places)))
+    probabilities = catalogue.probabilities(outputs(e, weights, catalogue.features, list(catalogue.rows(places))), places)
     best = np.argsort(-probabilities, kind="stable")[: args.top]
     items = [
         {"item": catalogue.items[places[at]]["item"], "name": catalogue.items[places[at]]["name"]}
@@ -56,10 +59,8 @@ def main() -> int:
     return 0
 
 
-def scored(e: Any, weights: Any, rows: list[Any]) -> np.ndarray:
-    """Returns the probability [N] that a model gives to each of N rows; raises ConfigError for a model without outputs."""
-    import jax
-
+def outputs(e: Any, weights: Any, features: Any, rows: list[Any]) -> np.ndarray:
+    """Returns the outputs [N, ...] of a model for N rows of these features; raises ConfigError for a model without outputs."""
     from models.protocol import HasOutputs
     from trainers.inference.load import load
     from trainers.inference.runner import Runner
@@ -67,7 +68,7 @@ def scored(e: Any, weights: Any, rows: list[Any]) -> np.ndarray:
     served = load(weights, e.execution)
     if not isinstance(served.model, HasOutputs):
         raise cli.ConfigError(f"{e.name}: this model scores no interactions")
-    runner = Runner(served.model, e.data.features(), _ROWS, lambda model, batch: jax.nn.sigmoid(model(batch)))
+    runner = Runner(served.model, features, min(_ROWS, len(rows)), lambda model, batch: model(batch))
     return runner.map(served.params, rows)
 
 

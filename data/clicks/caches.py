@@ -70,6 +70,12 @@ class ClickCache(TableCache):
     validation: float = 0.05
     test: float = 0.1
 
+    @property
+    def has_users(self) -> bool:
+        """True if the source has users and items, which Criteo's has not."""
+        location = Location.of(self.source)
+        return not location.is_own or sources.form_of(location.name, columns_of(self.columns)) != "criteo"
+
     @classmethod
     def from_source(cls, source: str, columns: str = "") -> Self | None:
         if source.startswith("tfds:movielens"):

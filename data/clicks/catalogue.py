@@ -1,19 +1,21 @@
 """The items and the users of a cache, for commands that rank items: what the rows of a user with each item are made of."""
 
+import abc
 import dataclasses
 import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 
 from data import untrusted
+from data.clicks import metrics
 from data.clicks.blocks import expanded, split
 from data.clicks.config import ClickData
 from data.clicks.ids import tables_of
 from data.config import DataConfig
-from data.features import Example
+from data.features import Example, Features
 from data.reading.caches import read_manifest
 from data.task import DataError
 from models.errors import nearest, shortened
@@ -23,30 +25,26 @@ ITEMS, USERS = "catalogue/items.jsonl", "catalogue/users.jsonl"
 _NAMED = 10_000  # users among which the nearest name is looked for
 
 
-def clicks_of(experiment: str, data: DataConfig) -> ClickData:
-    """Returns an experiment's data as interactions; raises DataError where it has none."""
-    if not isinstance(data, ClickData):
-        raise DataError(f"{experiment}: its data is of kind {data.kind!r}, and no interactions of users with items")
-    return data
+Data = TypeVar("Data", bound=DataConfig)
 
 
 @dataclasses.dataclass(frozen=True)
-class Catalogue:
+class Catalogue(Generic[Data], abc.ABC):
     """The items of a cache, and one of its users.
 
     Attributes:
-      data: says how rows are cut into columns.
+      data: describes rows.
       items: the entries of the items' file.
       user: the entry of a user; `seen` has the places of items.
     """
 
-    data: ClickData
+    data: Data
     items: Sequence[dict[str, Any]]
     user: dict[str, Any]
     manifest: dict[str, Any]
 
     @classmethod
-    def of(cls, cache: Path, data: ClickData, user: str) -> "Catalogue":
+    def of(cls, cache: Path, data: Data, user: str) -> Self:
         """Returns the items of a cache, and the user of this name.
 
         Raises:
@@ -74,6 +72,27 @@ class Catalogue:
         """Returns the places of the items that are ranked: without those that the user has seen in training, unless `seen`."""
         without = set() if seen else {*self.user["seen"]}
         return [place for place in range(len(self.items)) if place not in without]
+
+    @property
+    @abc.abstractmethod
+    def features(self) -> Features:
+        """The arrays of a row."""
+
+    @abc.abstractmethod
+    def rows(self, places: Sequence[int]) -> Iterator[Example]:
+        """Yields the rows that a model must read to rank the items at these places."""
+
+    def probabilities(self, outputs: np.ndarray, places: Sequence[int]) -> np.ndarray:
+        """Returns the probability [N] of each item, from the outputs of a model for the rows; by default a logit for each."""
+        return metrics.probabilities(outputs)
+
+
+class ClickCatalogue(Catalogue[ClickData]):
+    """The items of a cache of clicks, and one of its users, in the circumstances of the last interaction."""
+
+    @property
+    def features(self) -> Features:
+        return self.data.features()
 
     def rows(self, places: Sequence[int]) -> Iterator[Example]:
         """Yields the row of the user, in the circumstances of the last interaction, with each item; its label is 0."""

@@ -3,6 +3,8 @@
 N rows; labels are 0 or 1.
 """
 
+from collections.abc import Mapping
+
 import numpy as np
 from scipy.stats import rankdata
 
@@ -64,6 +66,28 @@ def normalized_entropy(labels_N: np.ndarray, logits_N: np.ndarray, weights_N: np
         raise DataError(f"all {len(labels_N):,} rows have label {int(mean)}: their entropy is 0, which nothing is a multiple of")
     entropy = -(mean * np.log(mean) + (1 - mean) * np.log(1 - mean))
     return log_loss(labels_N, logits_N, weights_N) / float(entropy)
+
+
+def of_logits(extra: Mapping[str, np.ndarray], logits_N: np.ndarray) -> dict[str, float]:
+    """Returns the scores of logits, by name.
+
+    Args:
+      extra: arrays [N]: "label", and perhaps "weight" and "group".
+    """
+    labels_N, weights_N = extra["label"], extra.get("weight")
+    scores = {
+        "auc": auc(labels_N, logits_N),
+        "log_loss": log_loss(labels_N, logits_N, weights_N),
+        "normalized_entropy": normalized_entropy(labels_N, logits_N, weights_N),
+    }
+    return scores | (rankings(labels_N, logits_N, extra["group"]) if "group" in extra else {})
+
+
+def of_ranks(ranks_N: np.ndarray, top: int = TOP) -> dict[str, float]:
+    """Returns NDCG and hit rate of the first `top` places of N rankings, whose one positive item is at these ranks, from 1 on."""
+    hits_N = np.asarray(ranks_N) <= top
+    gains_N = hits_N / np.log2(1.0 + np.asarray(ranks_N))
+    return {"ndcg": float(gains_N.mean()), "hit_rate": float(hits_N.mean())}
 
 
 def rankings(labels_N: np.ndarray, scores_N: np.ndarray, groups_N: np.ndarray, top: int = TOP) -> dict[str, float]:

@@ -7,6 +7,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from data.clicks import blocks, metrics
+from data.clicks.catalogue import ClickCatalogue
 from data.clicks.config import BLOCK, ClickData
 from data.clicks.ids import Table, tables_of
 from data.reading.caches import examples, read_manifest
@@ -148,10 +149,10 @@ class ClickTask(Task[ClickData]):
         extra, logits = examples.extra, np.zeros(examples.count)
         if len(outputs):  # without them the names of the scores are asked for; more than rows are those of padding
             logits = np.array(outputs[: examples.count], np.float64).reshape(examples.count)
-        scores = _scores(extra, logits)
+        scores = metrics.of_logits(extra, logits)
         for name in BASELINES:
             if name in extra:
-                scores |= {f"{name}/{score}": value for score, value in _scores(extra, extra[name]).items()}
+                scores |= {f"{name}/{score}": value for score, value in metrics.of_logits(extra, extra[name]).items()}
         return scores
 
     @property
@@ -161,6 +162,11 @@ class ClickTask(Task[ClickData]):
     @property
     def meanings(self) -> Mapping[str, str]:
         return metrics.MEANINGS
+
+    # --- ranking for a user ---
+
+    def catalogue(self, cache: Path, user: str) -> ClickCatalogue:
+        return ClickCatalogue.of(cache, self.data, user)
 
     def card(self, manifest: Mapping[str, Any]) -> list[str]:
         tables = ", ".join(f"{table.name} ({table.rows:,})" for table in tables_of(manifest))
@@ -174,16 +180,6 @@ def _tables(model: ModelConfig) -> Sequence[HasRows]:
     if not isinstance(model, EmbedsTables):
         raise DataError(f"a model of family {model.family!r} embeds no tables of ids")
     return model.tables
-
-
-def _scores(extra: Mapping[str, np.ndarray], logits_N: np.ndarray) -> dict[str, float]:
-    labels_N, weights_N = extra["label"], extra.get("weight")
-    scores = {
-        "auc": metrics.auc(labels_N, logits_N),
-        "log_loss": metrics.log_loss(labels_N, logits_N, weights_N),
-        "normalized_entropy": metrics.normalized_entropy(labels_N, logits_N, weights_N),
-    }
-    return scores | (metrics.rankings(labels_N, logits_N, extra["group"]) if "group" in extra else {})
 
 
 task = ClickTask

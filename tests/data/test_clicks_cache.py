@@ -13,7 +13,7 @@ from numpy.testing import assert_allclose
 from data.clicks import latent, metrics
 from data.clicks.blocks import expanded, record_of
 from data.clicks.caches import ENTRIES, ClickCache, LatentCache
-from data.clicks.catalogue import Catalogue
+from data.clicks.catalogue import ClickCatalogue
 from data.clicks.config import BLOCK, ClickData
 from data.clicks.ids import Table, tables_of
 from data.clicks.interactions import Drawn, InteractionLog, Interactions
@@ -392,7 +392,7 @@ def test_users_and_items_are_listed_for_ranking(cache):
     """With the ids of the training rows, and what the user has seen; the row of a pair is that of a later interaction."""
     data = latent.interactions(SMALL)
     manifest = read_manifest(cache)
-    catalogue = Catalogue.of(cache, data_of(manifest), "7")
+    catalogue = ClickCatalogue.of(cache, data_of(manifest), "7")
     trained = slice(0, 1700)
     seen = {str(i) for i in data.items[trained][data.users[trained] == 7]}
     assert {catalogue.items[place]["item"] for place in catalogue.user["seen"]} == seen
@@ -416,9 +416,9 @@ def test_an_unknown_user_is_one_line(cache):
     """With the nearest name, or the first ones."""
     manifest = read_manifest(cache)
     with pytest.raises(DataError, match=r"^no user 'nobody' in the training data of cache 'clicks'; users are .*, \.\.\.$"):
-        Catalogue.of(cache, data_of(manifest), "nobody")
+        ClickCatalogue.of(cache, data_of(manifest), "nobody")
     with pytest.raises(DataError, match=r"^no user '77' in the training data of cache 'clicks'; did you mean '7'\?$"):
-        Catalogue.of(cache, data_of(manifest), "77")
+        ClickCatalogue.of(cache, data_of(manifest), "77")
 
 
 def test_registered_caches_are_of_the_kind():

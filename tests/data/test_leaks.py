@@ -42,6 +42,8 @@ from data.prepare import PREPARED, prepare, settings_from
 from data.reading.caches import examples
 from data.reading.examples import unpack
 from data.reading.splits import Item
+from data.sequences.caches import SequenceCache
+from data.sequences.maker import SequenceTableMaker
 from data.speech.config import SpeechData
 from data.text import corpus as text
 from data.text import sources as text_sources
@@ -125,6 +127,23 @@ def of_clicks(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
     file = write_csv(root / "clicks.csv", rows + rows[::-1])
     cache = prepare("clicked", ClickCache(source=f"file:{file}", hashed=1 << 30), data_dir=root, progress=quiet)
     yield {split: [row["ids"].tobytes() for row in some] for split, some in stored_rows(cache).items()}
+
+
+def of_sequences(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
+    """Users' histories in a table in no order, some at one time: what is trained on, and what is predicted of each split."""
+    rows = [{"user": n % 20, "item": n * n % 31, "label": n % 2, "time": 1_000_000 + n // 3} for n in range(300)]
+    file = write_csv(root / "histories.csv", rows[::-1])
+    for split in ("time", "last"):
+        settings = SequenceCache(source=f"file:{file}", length=6, split=split)
+        maker = SequenceTableMaker("histories", settings, root, quiet)
+        maker.open()
+        log = maker.log
+        numbers = {"train": np.concatenate(list(log.training())).tolist()}
+        numbers |= {name: [row.number for row in log.held_out(name)] for name in ("validation", "test")}
+        names = [f"{user} {item}" for user, item in zip(log.data.users, log.data.items, strict=True)]
+        assert log.data.times is not None
+        moments = log.data.times.tolist()
+        yield {name: [f"{names[n]} {moments[n]}" for n in some] for name, some in numbers.items()}
 
 
 def of_lamda(root: Path, patch: pytest.MonkeyPatch) -> Iterable[Splits]:
@@ -304,6 +323,7 @@ KINDS = {
     "images": of_images,
     "labelled": of_labelled,
     "multimodal": of_multimodal,
+    "sequences": of_sequences,
     "speech": of_speech,
     "text": of_text,
     "text_to_text": of_text_to_text,

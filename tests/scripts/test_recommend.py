@@ -15,6 +15,10 @@ from data.clicks.caches import LatentCache
 from data.clicks.config import ClickData
 from data.config import HeldOut
 from data.prepare import prepare
+from data.sequences import latent as latent_sequences
+from data.sequences.caches import LatentSequenceCache
+from data.sequences.log import SequenceLog
+from data.task import DataError
 from models.sharding.layouts import ONE_DEVICE
 from scripts import evaluate as evaluate_script
 from scripts import recommend
@@ -128,13 +132,60 @@ def test_films_are_recommended_by_name_without_those_seen(root, tmp_path, monkey
     assert names == {FILMS[film - 10] for film in {film for _, film, *_ in rows} - seen[user]}
 
 
+HISTORIES = LatentSequenceCache(users=300, items=20, interactions=60, length=20, chained=0.6)
+
+
+@pytest.fixture(scope="module", params=["item", "action"])
+def of_histories(request, root, tmp_path_factory):
+    """A run on made-up histories: of next items, or of actions."""
+    prepare("histories", HISTORIES, data_dir=root, progress=lambda line: None)
+    e = registry.load("hstu.quickstart" if request.param == "item" else "hstu.clicks")
+    e = dataclasses.replace(e, data=dataclasses.replace(e.data, cache="histories", batch_size=32))
+    workdir = tmp_path_factory.mktemp("run") / request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("SHARDZOO_DATA", str(root))
+        e, _ = from_data.fit(e)
+        narrow = dataclasses.replace(e.model, model_dim=32, embedding_dim=32, heads=1, dropout=0.0)  # pyright: ignore[reportCallIssue]
+        train = dataclasses.replace(e.train, steps=200, log_every=50, eval_every=200)
+        e = dataclasses.replace(e, model=narrow, optimizer=AdamW(schedule=Constant(value=5e-3)), train=train)
+        assert run(e, workdir) == trainer.DONE
+    return request.param, workdir
+
+
+def test_histories_teach_more_than_popularity(of_histories):
+    """Next items are ranked better than by popularity and factorisation, and no better than by their own probabilities; actions
+    are told better than by popularity."""
+    target, workdir = of_histories
+    logged = next(line for line in metrics.read(workdir) if "eval/bayes/ndcg" in line or "eval/bayes/auc" in line)
+    score, beaten = ("ndcg", ("popularity", "factors")) if target == "item" else ("auc", ("popularity",))
+    assert max(logged[f"eval/{name}/{score}"] for name in beaten) + 0.03 < logged[f"eval/{score}"]
+    assert logged[f"eval/{score}"] < logged[f"eval/bayes/{score}"] + 0.02
+
+
+def test_what_comes_next_is_recommended(of_histories, monkeypatch, capsys):
+    """The likeliest first. Of next items, probabilities are those of all items together, and the best of a few users are
+    successors of their last ones in training, most of them; of actions each is one of its own."""
+    target, workdir = of_histories
+    data, _ = latent_sequences.interactions(HISTORIES)
+    log = SequenceLog(data, length=20, split="time", validation=0.05, test=0.1)
+    followed = 0
+    for user in range(3):
+        options = ("--checkpoint", workdir, "--user", user, "--seen", "--top", 20, "--json")
+        items = json.loads(command(recommend, monkeypatch, capsys, *options))["items"]
+        probabilities = [item["probability"] for item in items]
+        assert probabilities == sorted(probabilities, reverse=True) and len(items) == 20
+        assert target == "action" or sum(probabilities) == pytest.approx(1, abs=1e-4)
+        last = data.items[log.trained[data.users[log.trained] == user][-1]]
+        pairs = [own[np.flatnonzero(data.items[own[:-1]] == last) + 1] for own in log.own.values()]
+        after = np.bincount(data.items[np.concatenate(pairs)], minlength=20)
+        followed += int(items[0]["item"]) in np.argsort(-after)[:4]
+    assert target == "action" or followed >= 2
+
+
 def test_models_of_other_data_are_refused(tmp_path, monkeypatch, capsys):
     """In one line with the kind of their data."""
-    from data.clicks.catalogue import clicks_of
-    from data.task import DataError
-
-    e = registry.load("metnet2.quickstart")
-    with pytest.raises(
-        DataError, match=r"metnet2.quickstart: its data is of kind 'grids', and no interactions of users with items"
-    ):
-        clicks_of(e.name, e.data)
+    e = registry.tiny(registry.load("metnet2.quickstart"))
+    monkeypatch.setattr(recommend.cli, "opened", lambda *args: (e, None))
+    message = r"metnet2.quickstart: its data is of kind 'grids', and no interactions of users with items"
+    with pytest.raises(DataError, match=message):
+        command(recommend, monkeypatch, capsys, "--checkpoint", tmp_path, "--user", 7)
