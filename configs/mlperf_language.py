@@ -135,7 +135,7 @@ def llama2_70b_lora() -> Experiment:
     """
     e = gpt_released.llama2_70b()
     e = changed(e, {"model.dialect": "llama", "model.positions": Rotary(), "model.norm.eps": 1e-5})
-    lora = Lora(rank=16, alpha=32.0, targets=("q", "k", "v", "o"))
+    lora = Lora(rank=16, alpha=32.0, targets=("q", "k", "v", "o"), dropout=0.1)
     return replace(
         e,
         layout=fully_sharded(8, 1),

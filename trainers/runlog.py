@@ -55,6 +55,7 @@ _LATER = frozenset(
         'train.benchmark: ""',
         "train.eval_from: 0",
         "eval.rows: 0",
+        "train.finetune.lora.dropout: 0.0",
     )
 )
 
