@@ -257,7 +257,9 @@ def _check_dropout(plan: Plan) -> None:
     asked = f"train.finetune.lora.dropout={settings.dropout}"
     if one_f_one_b.is_used(plan.model):
         raise LayoutError(f"{asked}: a pipeline of schedule '1f1b' has adapters merged; choose schedule 'gpipe', or dropout 0")
-    adapted = {info.name.removeprefix(lora.PREFIX).rpartition(".")[0] for info in plan.parameters if info.name.startswith(lora.PREFIX)}
+    adapted = {
+        info.name.removeprefix(lora.PREFIX).rpartition(".")[0] for info in plan.parameters if info.name.startswith(lora.PREFIX)
+    }
     if merged := sorted(adapted - plan.apart):
         raise ConfigError(f"{asked}: {merged[0]} is no projection of a layer alone, and has its adapter merged; choose dropout 0")
 

@@ -56,6 +56,7 @@ _LATER = frozenset(
         "train.eval_from: 0",
         "eval.rows: 0",
         "train.finetune.lora.dropout: 0.0",
+        "model.mtp: 0.0",
     )
 )
 

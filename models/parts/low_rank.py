@@ -112,7 +112,9 @@ class LowRank(MatrixLike):
 
     def astype(self, dtype: Any) -> jax.Array:
         if self.key is not None:
-            raise UserError(f"train.finetune.lora.dropout={self.rate}: a layer does more than multiply by an adapted matrix; choose 0")
+            raise UserError(
+                f"train.finetune.lora.dropout={self.rate}: a layer does more than multiply by an adapted matrix; choose 0"
+            )
         base = self.base.astype(dtype)
         return base + update(self.a, self.b, base.shape, self.scale).astype(dtype)
 

@@ -50,6 +50,7 @@ TABLE = [
     *cases(SPARSE, keep=("expert_fsdp",), slow=("expert_two_d", "pipeline_with_experts"), nightly=("expert_parallel", "two_d")),
     # Latent attention, dense layers before the stack, a shared expert.
     *cases("gpt.deepseek_v3", slow=("expert_fsdp",), nightly=("pipeline_with_experts",)),
+    *cases("mlperf.deepseekv3_671b", slow=("expert_fsdp",), nightly=("expert_two_d",)),  # and a second prediction head
     # Windows in every second layer, sinks, biases of routers and experts.
     *cases("gpt.gpt_oss_20b", slow=("expert_two_d",)),
     # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head.

@@ -102,7 +102,11 @@ def test_misspelt_parameters_are_refused():
 @pytest.mark.parametrize(
     ("name", "layout", "said"),
     [
-        ("gpt.quickstart", "pipeline_1f1b", r"dropout=0.1: a pipeline of schedule '1f1b' .*; choose schedule 'gpipe', or dropout 0"),
+        (
+            "gpt.quickstart",
+            "pipeline_1f1b",
+            r"dropout=0.1: a pipeline of schedule '1f1b' .*; choose schedule 'gpipe', or dropout 0",
+        ),
         ("switch.base_8e", "", r"dropout=0.1: \S+\.wi is no projection of a layer alone"),
     ],
 )
