@@ -127,10 +127,10 @@ def llama2_70b_lora() -> Experiment:
     """MLPerf's fine-tuning of Llama 2 70B on SCROLLS GovReport by adapters, to a loss of 0.925; 10 attempts. Rules 4.1 to 6.1.
 
     Rules: rows of 8192 tokens (they print 8196; the reference has 8192), alpha 32, dropout 0.1 of what adapters read, AdamW with
-    decay 1e-4, gradients clipped at 0.3; an evaluation every 384 rows, the first floor(0.125 batch + 2) left out, so that the fourth, of step 192, comes first
-    here. Checker: rank 16. RCP of batch 8: rate 4e-4 without warm-up, a cosine over 1024 steps, which are all. Reference:
-    adapters of queries, keys, values and attention's output; beta 0.9 and 0.999, epsilon 1e-8 are its library's defaults; the
-    whole validation split is evaluated.
+    decay 1e-4, gradients clipped at 0.3; an evaluation every 384 rows, the first floor(0.125 batch + 2) left out, so that the
+    fourth, of step 192, comes first here. Checker: rank 16. RCP of batch 8: rate 4e-4 without warm-up, a cosine over 1024 steps,
+    which are all. Reference: adapters of queries, keys, values and attention's output; beta 0.9 and 0.999, epsilon 1e-8 are its
+    library's defaults; the whole validation split is evaluated.
 
     The data are reports and summaries in full rows of running text, all of which is learned; held-out ones are scored by their
     summaries alone (data/text/summaries.py). `train.finetune.init-from` names a folder with the weights, whose vocabulary encodes

@@ -42,7 +42,7 @@ def losses(m: Gpt, b: dict[str, jax.Array], *, training: bool = True):
 
 
 def test_it_is_the_papers():
-    """Equations 21 to 24: h' = M [norm(h); norm(embedding of the next token)], a layer, a norm, the model's output matrix, and the
+    """Equations 21 to 24: h' = M [norm(h); norm(embedding of the next token)], a layer, a norm, the model's output matrix, the
     mean cross-entropy of the tokens after the next ones. Each document is computed alone, over the positions that have one."""
     m, b = model(), batch()
     head = m.mtp
@@ -111,7 +111,7 @@ def test_all_of_it_learns(name):
 
 
 def test_where_it_cannot_be_is_an_error():
-    """In pipelines, whose last stage would have more to do; with a prefix, of which tokens would see what is predicted; in one line."""
+    """In pipelines, whose last stage would have more to do; with a prefix, of which tokens would see what is predicted."""
     e = registry.tiny(registry.load("gpt.llama2_70b"))
     staged = dataclasses.replace(e, model=changed(e.model, {"mtp": WEIGHT}), layout=pipelines("decoder")["gpipe"](2, 1, 1))
     with pytest.raises(LayoutError, match=r"model.mtp=0.3: layout 'gpipe\S*' has the decoder in stages"):
@@ -122,8 +122,8 @@ def test_where_it_cannot_be_is_an_error():
 
 
 def test_deepseeks_has_the_released_size():
-    """11.5 B for the layer, as DeepSeek's page of weights says, table and output matrix left out; the projection, 2 M^2, and three
-    norms come on top."""
+    """11.5 B for the layer, as DeepSeek's page of weights says, table and output matrix left out; the projection, 2 M^2, and
+    three norms come on top."""
     infos = make_plan(registry.load("mlperf.deepseekv3_671b"), abstract=True).parameters
     own = {info.name.removeprefix("mtp."): info.size for info in infos if info.name.startswith("mtp.")}
     layer = sum(size for name, size in own.items() if name.startswith("layer."))

@@ -147,8 +147,8 @@ def test_merged_matrices_are_the_sum():
 
 @pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
-    """A stopped and resumed run with adapters, which have dropout, ends like an uninterrupted one; opened, it is a plain model, the
-    same."""
+    """A stopped and resumed run with adapters, which have dropout, ends like an uninterrupted one; opened, it is a plain model,
+    the same."""
     e = with_train(tiny(lora=Lora(rank=2, dropout=0.25)), steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
@@ -167,8 +167,8 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
 
 
 def test_adapters_are_cut_like_their_matrices():
-    """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix; what is dropped of
-    its input is what one device drops."""
+    """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix; what is dropped
+    of its input is what one device drops."""
     settings = Lora(rank=2, targets=("q", "o", "wo"), dropout=0.25)
     e = dataclasses.replace(tiny(lora=settings), layout=fully_sharded(2, 4))
     p, _, after = trained(e, devices=8)

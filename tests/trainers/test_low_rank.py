@@ -114,7 +114,7 @@ def test_dropout_is_of_what_an_adapter_reads():
     assert_allclose(product(jax.random.key(4)), literal(dropped), rtol=1e-4, atol=1e-5)
     means = jnp.mean(jax.lax.map(product, jax.random.split(jax.random.key(5), 4096), batch_size=256), axis=0)
     assert_allclose(means, literal(x), atol=0.4)  # draws deviate by about 4, their mean by a 64th of that
-    with pytest.raises(UserError, match="dropout=0.25: a layer does more than multiply"):
+    with pytest.raises(UserError, match=r"dropout=0\.25: a layer does more than multiply"):
         LowRank(w, a, b, 1.5, key=jax.random.key(4), rate=rate).astype(jnp.float32)
 
 

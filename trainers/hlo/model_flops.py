@@ -4,11 +4,11 @@ PaLM's definition (arXiv 2204.02311, appendix B): every product of the forward p
 masked, and for each of its two factors one more in the backward pass, without recomputation. A factor that no trained parameter
 has made needs no gradient: a first convolution on pictures counts twice, not three times, and so does a product with a frozen
 matrix. Fine-tuning by adapters (LoRA) thus has 4 N and not 6 N, and three times its adapters; a run's program computes neither
-a sum of matrices nor its gradient. Frozen lowest layers of a stack count as trained ones. A dense decoder that is trained has (6 N + 12 L H Q T) a
-token, with N excluding tables that are only looked up. Of a mixture, N has the experts that a token is sent to: K of them, or
-fewer where their slots are fewer than K a token. Slots that stay empty are a cost, not work; `slot_flops` counts them too.
-FLOPs are counted in the traced loss, so that no family needs a formula of its own; as in XLA's count, a convolution does not
-multiply padding.
+a sum of matrices nor its gradient. Frozen lowest layers of a stack count as trained ones. A dense decoder that is trained has
+(6 N + 12 L H Q T) a token, with N excluding tables that are only looked up. Of a mixture, N has the experts that a token is sent
+to: K of them, or fewer where their slots are fewer than K a token. Slots that stay empty are a cost, not work; `slot_flops`
+counts them too. FLOPs are counted in the traced loss, so that no family needs a formula of its own; as in XLA's count, a
+convolution does not multiply padding.
 """
 
 import dataclasses
