@@ -164,8 +164,9 @@ def in_place(
         values, scales = params.pop(f"{name}{VALUES}"), params.pop(f"{name}{SCALES}")
         params[name] = Quantized(values, scales, lora.base, apart=name in linear)
     sides = sorted(name for name in params if name.startswith(PREFIX) and name.endswith(".a"))
-    draws = lora.dropout and key is not None
-    keys = jax.random.split(jax.random.fold_in(key, _DROPOUT), len(sides)) if draws else [None] * len(sides)
+    keys = [None] * len(sides)
+    if lora.dropout and key is not None:
+        keys = list(jax.random.split(jax.random.fold_in(key, _DROPOUT), len(sides)))
     for side, own in zip(sides, keys, strict=True):
         name = side.removeprefix(PREFIX).removesuffix(".a")
         a, b = params.pop(side), params.pop(f"{PREFIX}{name}.b")

@@ -24,7 +24,7 @@ from safetensors.numpy import save_file
 
 from configs import registry
 from configs.experiment import Experiment, Finetuning
-from configs.optimizers import for_steps
+from configs.optimizers import AdamW, Cosine, for_steps
 from data import paths
 from data.packages.fetch import PACKAGE_INDEX, fetch
 from data.packages.weights import weights_folder
@@ -101,6 +101,7 @@ def main(arguments: list[str] | None = None) -> int:
         prepare(_CACHE, SummaryCache(source=f"file:{table}", length=_LENGTH), vocabulary=base)
         e, begun = recipe(base, steps), time.perf_counter()
         here, done = ours(e, base, scratch), time.perf_counter()
+        assert isinstance(e.optimizer, AdamW) and isinstance(e.optimizer.schedule, Cosine)
         optimizer = json.dumps({"rate": e.optimizer.schedule.peak, "decay": e.optimizer.weight_decay, "clip": e.train.clip_norm})
         there = json.loads(theirs("adapt", base, scratch / "adapter", optimizer))
         seconds = done - begun, time.perf_counter() - done

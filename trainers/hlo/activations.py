@@ -179,7 +179,7 @@ def _as_inputs(shape: tuple[int, ...], data: DataConfig) -> Axes:
 def _residuals(e: Experiment) -> tuple[Traced, ...]:
     """Returns what differentiation keeps beside the parameters."""
     value, trained, others = model_flops.objective(variants.ordinary(e))
-    kept = jax.tree.leaves(jax.eval_shape(lambda p, rest: jax.vjp(lambda p: value(p, rest), p)[1], trained, others))
+    kept = jax.tree.leaves(jax.eval_shape(lambda p, given: jax.vjp(lambda p: value(p, given), p)[1], trained, others))
     given = Counter((x.shape, x.dtype) for x in jax.tree.leaves((trained, others)))
     traced = []
     for x in kept:

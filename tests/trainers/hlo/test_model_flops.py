@@ -68,7 +68,9 @@ def test_a_frozen_matrix_needs_no_gradient(settings):
     e = registry.tiny(registry.load("gpt.smollm2_135m"))
     rank, targets = 3, ("q", "o", "wi")
     e = e.with_finetune(lora=Lora(rank=rank, targets=targets, **settings), init_from="")
-    m, rows, length = e.model, e.data.batch_size, e.data.length
+    m: Any = e.model
+    data: Any = e.data
+    rows, length = data.batch_size, data.length
     heads, groups = m.attention.heads * m.attention.head_dim, m.attention.kv_heads * m.attention.head_dim
     hidden = m.feed_forward.hidden_dim
     base = m.layers * m.model_dim * (2 * heads + 2 * groups + 3 * hidden) + m.vocab * m.model_dim
