@@ -12,6 +12,7 @@ from data.paths import is_address
 from models.errors import UserError
 from models.execution import Execution
 from models.families import ModelConfig
+from models.parts.transformer_config import check_dropout
 from models.sharding.layout import Layout
 
 FRESH = ("head",)
@@ -32,16 +33,19 @@ class Lora:
         components of `Finetuning.fresh`.
       base: how all projections of the layers are stored, which are frozen: "" as they are, "nf4" in 4 bits or "int8" in 8, with
         a scale for each 64 (QLoRA, arXiv 2305.14314).
+      dropout: in training, on what each A reads; W reads all of it.
     """
 
     rank: int = 0
     alpha: float = 16.0
     targets: tuple[str, ...] = ("q", "v")
     base: Literal["", "nf4", "int8"] = ""
+    dropout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.base and not self.rank:
             raise ValueError(f"base={self.base!r}: a quantised base is frozen, and there is nothing to train without a rank")
+        check_dropout(self.dropout)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

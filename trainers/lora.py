@@ -25,6 +25,7 @@ Infos = dict[str, ParamInfo]  # by dotted name
 PREFIX, VALUES, SCALES = "lora.", ".values", ".scales"
 ALL_LINEAR = "all-linear"  # PEFT's name of all projections
 _BLOCK = 64  # numbers of a scale (QLoRA)
+_DROPOUT = 0x10AA  # folded into a step's key, of which the model's own draws are split
 
 
 def adapters(infos: Infos, lora: Lora, model: ModelConfig) -> Infos:
@@ -146,12 +147,15 @@ def quantized(arrays: dict[str, Any], infos: Infos, lora: Lora) -> dict[str, Any
     return result
 
 
-def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozenset()) -> dict[str, Any]:
+def in_place(
+    params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozenset(), key: jax.Array | None = None
+) -> dict[str, Any]:
     """Returns the parameters as a model computes with them: adapted and quantised matrices in their own form, by which no sum and
     no whole matrix is formed (models/parts/low_rank.py).
 
     Args:
       linear: the matrices of which products leave the parts apart; of all others a layer makes arrays.
+      key: draws dropout of what adapters read; None drops nothing.
     """
     if not lora.rank:
         return params
@@ -159,10 +163,15 @@ def in_place(params: dict[str, Any], lora: Lora, linear: frozenset[str] = frozen
     for name in [name.removesuffix(VALUES) for name in params if name.endswith(VALUES)]:
         values, scales = params.pop(f"{name}{VALUES}"), params.pop(f"{name}{SCALES}")
         params[name] = Quantized(values, scales, lora.base, apart=name in linear)
-    for side in [name for name in params if name.startswith(PREFIX) and name.endswith(".a")]:
+    sides = sorted(name for name in params if name.startswith(PREFIX) and name.endswith(".a"))
+    keys = [None] * len(sides)
+    if lora.dropout and key is not None:
+        keys = list(jax.random.split(jax.random.fold_in(key, _DROPOUT), len(sides)))
+    for side, own in zip(sides, keys, strict=True):
         name = side.removeprefix(PREFIX).removesuffix(".a")
         a, b = params.pop(side), params.pop(f"{PREFIX}{name}.b")
-        params[name] = LowRank(params[name], a, b, lora.alpha / lora.rank, apart=name in linear)
+        of_layers = None if own is None else jax.random.split(own, a.shape[0])
+        params[name] = LowRank(params[name], a, b, lora.alpha / lora.rank, name in linear, of_layers, lora.dropout)
     return params
 
 

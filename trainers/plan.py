@@ -142,9 +142,13 @@ class Plan:
         """Returns the parameters as plain arrays, adapters merged."""
         return lora.merged(params, self.experiment.train.finetune.lora)
 
-    def in_place(self, params: dict[str, Any]) -> dict[str, Any]:
-        """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.lora.in_place)."""
-        return lora.in_place(params, self.experiment.train.finetune.lora, self.apart)
+    def in_place(self, params: dict[str, Any], key: jax.Array | None = None) -> dict[str, Any]:
+        """Returns the parameters as the step computes with them: adapters beside their matrices (trainers.lora.in_place).
+
+        Args:
+          key: of the step, draws dropout of what adapters read.
+        """
+        return lora.in_place(params, self.experiment.train.finetune.lora, self.apart, key)
 
     def for_model(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as the model takes them: of its sizes, layers in its order, adapters merged."""
@@ -241,7 +245,23 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
             optimizer=transforms.state_shardings(state.optimizer, changed, mesh, place),
         )
     _check_rows(experiment, model)
+    _check_dropout(plan)
     return dataclasses.replace(plan, state=state, shardings=shardings)
+
+
+def _check_dropout(plan: Plan) -> None:
+    """Raises an error where adapters cannot have dropout, since a sum of matrices is computed with."""
+    settings = plan.experiment.train.finetune.lora
+    if not settings.dropout:
+        return
+    asked = f"train.finetune.lora.dropout={settings.dropout}"
+    if one_f_one_b.is_used(plan.model):
+        raise LayoutError(f"{asked}: a pipeline of schedule '1f1b' has adapters merged; choose schedule 'gpipe', or dropout 0")
+    adapted = {
+        info.name.removeprefix(lora.PREFIX).rpartition(".")[0] for info in plan.parameters if info.name.startswith(lora.PREFIX)
+    }
+    if merged := sorted(adapted - plan.apart):
+        raise ConfigError(f"{asked}: {merged[0]} is no projection of a layer alone, and has its adapter merged; choose dropout 0")
 
 
 def _check_rows(e: Experiment, model: Model) -> None:

@@ -55,6 +55,8 @@ _LATER = frozenset(
         'train.benchmark: ""',
         "train.eval_from: 0",
         "eval.rows: 0",
+        "train.finetune.lora.dropout: 0.0",
+        "model.mtp: 0.0",
     )
 )
 

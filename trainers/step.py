@@ -32,7 +32,7 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     trained, frozen = plan.split_trained(params)
 
     def objective(trained: Any, part: Batch, context: Context) -> tuple[jax.Array, Loss]:
-        loss = with_params(plan.model, plan.in_place(trained | frozen)).loss(part, context, totals)
+        loss = with_params(plan.model, plan.in_place(trained | frozen, context.key)).loss(part, context, totals)
         return loss.value, loss
 
     def pipelined(part: Batch, context: Context) -> tuple[Any, Loss]:

@@ -4,7 +4,7 @@ B rows, L positions, K hypotheses, T cached positions, M model, V vocabulary. Th
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -18,13 +18,14 @@ from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
 from models.parts.layer_group import LayerGroup
-from models.parts.layers import Embedding, dropout, sinusoids
+from models.parts.layers import Embedding, dropout, project, sinusoids
 from models.parts.losses import Loss, Totals, log_probabilities, token_loss_in_chunks
 from models.parts.moe.layer import check_groups, routing_loss
 from models.parts.preferences import preference_loss
 from models.parts.transformer import AttentionInputs, Block, Key, LayerSettings, Role
 from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Context, ContinuesText, Distils
 from models.sharding.component import Component
+from models.sharding.layout import LayoutError
 from models.sharding.params import normal, param, stack_modules, zeros
 
 
@@ -36,6 +37,28 @@ class Softmax(nnx.Module):
         init = normal(c.model_dim**-0.5)
         self.weight = None if c.output.tied else param(key, (c.model_dim, c.vocab), ("embed", "vocab"), init, scope)
         self.bias = param(key, (c.vocab,), ("vocab",), zeros, scope) if c.output.bias else None
+
+
+class SecondHead(nnx.Module):
+    """Predicts the token after the next one: a layer like the stack's last, on the stack's output and the next token's embedding
+    (multi-token prediction of depth 1, DeepSeek-V3, section 2.2). Table and output matrix are the model's.
+
+    Its layer is of the component "decoder", whose layout it has.
+    """
+
+    def __init__(self, c: GptConfig, key: jax.Array, scope: Component):
+        k1, k2 = jax.random.split(key)
+        self.scope, size = scope, c.model_dim
+        self.hidden_norm, self.token_norm = transformer.norm(c, scope), transformer.norm(c, scope)
+        self.join = param(k1, (2 * size, size), ("mlp", "embed"), normal((2 * size) ** -0.5), scope)
+        self.layer = stack_modules(_layers(c, scope), k2, 1)
+        self.norm = transformer.norm(c, scope)
+
+    def joined(self, x_BLM: jax.Array, next_BLM: jax.Array) -> jax.Array:
+        """Returns the input [B, L, M] of the layer."""
+        y_BLX = jnp.concatenate([self.hidden_norm(x_BLM), self.token_norm(next_BLM)], axis=-1)
+        y_BLX = self.scope.shard(y_BLX, "batch", "length", "act_mlp")
+        return self.scope.shard(project(y_BLX, self.join[...], self.scope), "batch", "res_length", "act_embed")
 
 
 class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
@@ -52,12 +75,14 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         self.leading = (
             stack_modules(lambda k: Block(c, k, scope / "leading"), jax.random.fold_in(k3, 0), c.leading) if c.leading else None
         )
-        if c.moe is None:
-            self.decoder = stack_modules(lambda k: Block(c, k, scope / "decoder"), k3, c.layers)
-        else:
-            self.decoder = stack_modules(lambda k: LayerGroup(c, k, scope / "decoder", Role(causal=True)), k3, c.layer_groups)
+        self.decoder = stack_modules(_layers(c, scope / "decoder"), k3, c.layers if c.moe is None else c.layer_groups)
         self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.softmax = Softmax(c, k4, scope / "softmax")
+        self.mtp = SecondHead(c, jax.random.fold_in(k4, 1), scope / "decoder") if c.mtp else None
+        if c.mtp and scope.layout.pipeline("decoder"):
+            raise LayoutError(
+                f"model.mtp={c.mtp}: layout {scope.layout.name!r} has the decoder in stages; choose one without, or 0"
+            )
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the logits [B, L, V] of the token after each, outside training."""
@@ -112,7 +137,10 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         return x_BLM, routing_loss(self.c.moe, statistics, totals["real"], "decoder", x_BLM.dtype)
 
     def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged."""
+        """Returns the cross-entropy of the last layer's output, of preference pairs DPO's loss; see Staged.
+
+        In training that of the second head is added; its layer has no dropout.
+        """
         targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch))
         if preferences.NEEDED in batch:
             if SOFT_TARGETS in batch:
@@ -122,14 +150,39 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
             return preference_loss(logp_BL, used_BL, segments_BL, batch, totals["pairs"], c.output.label_smoothing)
         soft_BLV = arrange(batch[SOFT_TARGETS], self.scope, "act_vocab") if SOFT_TARGETS in batch else None
         smoothing, total = self.c.output.label_smoothing, totals["tokens"]
-        return token_loss_in_chunks(
+        loss = token_loss_in_chunks(
             self.output_logits, x_BLM, targets_BL, used_BL, total, smoothing, self.scope, soft_BLV=soft_BLV
         )
+        return (
+            loss
+            if self.mtp is None or not context.training
+            else loss + self._second_loss(self.mtp, x_BLM, batch, context, totals)
+        )
+
+    def _second_loss(self, head: SecondHead, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
+        """Returns what the second head adds to the loss."""
+        next_BL, positions_BL = arrange(following(batch)[0], self.scope), arrange(batch["positions"], self.scope)
+        targets_BL, used_BL = (arrange(x, self.scope) for x in following(batch, 2))
+        x_BLM = head.joined(self._normed(x_BLM), self.embed_tokens(next_BL, positions_BL, None))
+        number = jnp.full(1, self.c.layers if self.c.moe is None else self.c.layer_groups, jnp.int32)
+        context = dataclasses.replace(context, key=None, layers=number)
+        settings = self._layer_settings(head.layer, context.numbers)
+        x_BLM, statistics = transformer.run(head.layer, x_BLM, self._arranged(batch), context, settings)
+        routing = routing_loss(self.c.moe, statistics, totals["real"], "mtp", x_BLM.dtype)
+
+        def logits(x_BLM: jax.Array) -> jax.Array:
+            return self._logits(head.norm(x_BLM))
+
+        loss = token_loss_in_chunks(logits, x_BLM, targets_BL, used_BL, totals["second"], 0.0, self.scope)
+        value = self.c.mtp * loss.value
+        return routing + Loss(value, value, {f"mtp_{name}": ratio for name, ratio in loss.metrics.items()})
 
     def totals(self, batch: Batch) -> Totals:
         """Returns how much all tokens count, over which the loss is a mean; how many there are, for routers' losses; and how many
         preference pairs."""
         totals = {"tokens": jnp.sum(following(batch)[1]), "real": jnp.sum(batch["segments"] > 0)}
+        if self.mtp is not None:
+            totals["second"] = jnp.sum(following(batch, 2)[1])
         if preferences.NEEDED in batch:
             totals["pairs"] = preferences.count(batch)
         return totals
@@ -172,8 +225,12 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         return dropout(x_BLM, self.c.dropout, key)
 
     def output_logits(self, x_BLM: jax.Array) -> jax.Array:
-        if self.final_norm is not None:
-            x_BLM = self.final_norm(x_BLM)
+        return self._logits(self._normed(x_BLM))
+
+    def _normed(self, x_BLM: jax.Array) -> jax.Array:
+        return x_BLM if self.final_norm is None else self.final_norm(x_BLM)
+
+    def _logits(self, x_BLM: jax.Array) -> jax.Array:
         if self.softmax.weight is None:
             w_MV, scope = self.embedding.table[...].T, self.embedding.scope
         else:
@@ -213,6 +270,11 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         return Cache(self.blocks, layers, slots, last_B, jnp.ones(rows, bool))
 
 
+def _layers(c: GptConfig, scope: Component) -> Callable[[jax.Array], Block | LayerGroup]:
+    """Returns a function that makes a layer of the stack, or a group of them with a mixture, from a key."""
+    return lambda key: Block(c, key, scope) if c.moe is None else LayerGroup(c, key, scope, Role(causal=True))
+
+
 def depth(layers: Block | LayerGroup) -> int:
     """Returns how many blocks or layer groups a stack has."""
     return len(jax.tree.leaves(layers)[0])
@@ -225,12 +287,13 @@ def leading(batch: Batch) -> jax.Array:
     return counted_BL < index_1L - batch["positions"]
 
 
-def following(batch: Batch) -> tuple[jax.Array, jax.Array]:
-    """Returns (the next token of each [B, L], how much it counts [B, L]: nothing where it is of another document)."""
+def following(batch: Batch, places: int = 1) -> tuple[jax.Array, jax.Array]:
+    """Returns (the next token of each [B, L], or one that is so many places behind it, and how much that counts [B, L]: nothing
+    where it is of another document)."""
     tokens_BL, segments_BL = batch["tokens"], batch["segments"]
 
     def after(x_BL: jax.Array) -> jax.Array:
-        return jnp.pad(x_BL[:, 1:], ((0, 0), (0, 1)))
+        return jnp.pad(x_BL[:, places:], ((0, 0), (0, places)))
 
     same_BL = (after(segments_BL) == segments_BL) & (segments_BL > 0)
     return after(tokens_BL), same_BL * after(batch["loss_weights"]) if "loss_weights" in batch else same_BL

@@ -29,7 +29,7 @@ def project(x: jax.Array, w: jax.Array | MatrixLike, scope: Component, contract:
       dense: w is a matrix of a layer inside a stack, which `Execution.quantization` speaks of.
     """
     if isinstance(w, LowRank):
-        low = project(project(x, w.a, scope, contract), w.b, scope)
+        low = project(project(dropout(x, w.rate, w.key), w.a, scope, contract), w.b, scope)
         return project(x, w.base, scope, contract, dense=dense) + (w.scale * low).astype(x.dtype)
     if isinstance(w, Quantized):
         y: jax.Array = frozen_product(x.reshape(*x.shape[: x.ndim - contract], -1), w)

@@ -13,6 +13,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from models.errors import UserError
+
 
 class MatrixLike(abc.ABC):
     """A matrix that is made of others: what a layer asks of an array before it computes with it.
@@ -91,6 +93,8 @@ class LowRank(MatrixLike):
     Attributes:
       base: W [.., in, out], dimensions of a stack in front; inputs and outputs may have several dimensions.
       a, b: A [.., in, rank] and B [.., rank, out].
+      key: draws dropout of what A reads, with the dimensions of a stack in front; None drops nothing.
+      rate: of dropout.
     """
 
     base: Any
@@ -98,6 +102,8 @@ class LowRank(MatrixLike):
     b: jax.Array
     scale: float = dataclasses.field(metadata={"static": True})
     apart: bool = dataclasses.field(default=True, metadata={"static": True})
+    key: jax.Array | None = None
+    rate: float = dataclasses.field(default=0.0, metadata={"static": True})
 
     @property
     def shape(self) -> tuple[int, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -105,6 +111,10 @@ class LowRank(MatrixLike):
         return self.base.shape
 
     def astype(self, dtype: Any) -> jax.Array:
+        if self.key is not None:
+            raise UserError(
+                f"train.finetune.lora.dropout={self.rate}: a layer does more than multiply by an adapted matrix; choose 0"
+            )
         base = self.base.astype(dtype)
         return base + update(self.a, self.b, base.shape, self.scale).astype(dtype)
 

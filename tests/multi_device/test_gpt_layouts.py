@@ -136,6 +136,23 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [("gpt.llama2_70b", "two_d_sequence"), ("gpt.llama2_70b", "context_ring_balanced"), ("gpt.deepseek_v3", "expert_fsdp")],
+)
+def test_a_second_prediction_head_is_that_of_one_device(name, layout):
+    """Under layouts that cut its projection, its positions, which may lie in another order, and its experts."""
+    e = experiment(name)
+    e = dataclasses.replace(e, model=changed(e.model, {"mtp": 0.3}))
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        there = equality.reference(e, STEPS, start)
+        result = equality.trial(dataclasses.replace(e, layout=GPT_LAYOUTS[layout](2, 4)), STEPS, jax.devices(), start)
+    far = equality.differences(result, there)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9 and far["routing"] < 1e-6, far
+
+
+@pytest.mark.slow
 def test_a_pooled_balance_loss_is_that_of_the_whole_batch():
     """Released mixtures' balance loss compares all layers' tokens: GPipe, which adds up what it is made of, has the numbers of
     one device, and 1F1B, which would have a microbatch's, refuses."""

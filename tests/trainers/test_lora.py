@@ -14,7 +14,8 @@ from configs.optimizers import Constant, Sgd
 from configs.registry import ConfigError
 from data.reading.batches import Batches
 from data.reading.examples import open_source
-from models.sharding.layouts import fully_sharded
+from models.sharding.layout import LayoutError
+from models.sharding.layouts import fully_sharded, pipelines
 from models.sharding.params import with_params
 from tests.helpers.runs import run, with_train
 from trainers import lora, plan, step
@@ -98,6 +99,26 @@ def test_misspelt_parameters_are_refused():
             make_plan(tiny(**dict(train)), jax.devices()[:1])
 
 
+@pytest.mark.parametrize(
+    ("name", "layout", "said"),
+    [
+        (
+            "gpt.quickstart",
+            "pipeline_1f1b",
+            r"dropout=0.1: a pipeline of schedule '1f1b' .*; choose schedule 'gpipe', or dropout 0",
+        ),
+        ("switch.base_8e", "", r"dropout=0.1: \S+\.wi is no projection of a layer alone"),
+    ],
+)
+def test_dropout_is_refused_where_adapters_are_merged(name, layout, said):
+    """In the stages of 1F1B, and inside experts: there is no product with A of which the input could be dropped."""
+    e = registry.tiny(registry.load(name)).with_finetune(lora=Lora(rank=2, targets=("wi",), dropout=0.1), init_from="")
+    if layout:
+        e = dataclasses.replace(e, layout=pipelines("decoder")[layout](2, 1, 1))
+    with pytest.raises((ConfigError, LayoutError), match=said):
+        make_plan(e, jax.devices()[: 2 if layout else 1])
+
+
 def test_adapters_begin_as_nothing_and_train_alone():
     """B is zero at first, so the model is unchanged; then adapters move and every matrix keeps its bits."""
     p, before, after = trained(tiny(lora=Lora(rank=2, targets=("q", "wo"))), steps=3)
@@ -126,8 +147,9 @@ def test_merged_matrices_are_the_sum():
 
 @pytest.mark.slow
 def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
-    """A stopped and resumed run with adapters ends like an uninterrupted one; opened, it is a plain model, the same."""
-    e = with_train(tiny(lora=Lora(rank=2)), steps=4, checkpoint={"every": 2})
+    """A stopped and resumed run with adapters, which have dropout, ends like an uninterrupted one; opened, it is a plain model,
+    the same."""
+    e = with_train(tiny(lora=Lora(rank=2, dropout=0.25)), steps=4, checkpoint={"every": 2})
     assert run(e, tmp_path / "whole") == 0
     assert run(dataclasses.replace(e, train=dataclasses.replace(e.train, steps=2)), tmp_path / "parts") == 0
     assert run(e, tmp_path / "parts") == 0
@@ -145,12 +167,22 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
 
 
 def test_adapters_are_cut_like_their_matrices():
-    """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix."""
-    e = dataclasses.replace(tiny(lora=Lora(rank=2)), layout=fully_sharded(2, 4))
+    """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix; what is dropped
+    of its input is what one device drops."""
+    settings = Lora(rank=2, targets=("q", "o", "wo"), dropout=0.25)
+    e = dataclasses.replace(tiny(lora=settings), layout=fully_sharded(2, 4))
     p, _, after = trained(e, devices=8)
     specs = {info.name: info.spec() for info in p.parameters}
     assert specs["lora.decoder.attention.q.a"] == PartitionSpec(None, "data", None)
     assert specs["lora.decoder.attention.q.b"] == PartitionSpec(None, None, "model", None)
-    _, _, alone = trained(tiny(lora=Lora(rank=2)))
+    _, _, alone = trained(tiny(lora=settings))
     for name, x in alone.items():
         assert_allclose(x, after[name], rtol=1e-4, atol=1e-5)
+
+
+def test_adapters_with_dropout_train_in_stages():
+    """In a pipeline of schedule "gpipe", whose layers are given their keys as they are their weights."""
+    e = tiny(lora=Lora(rank=2, dropout=0.25))
+    _, before, after = trained(dataclasses.replace(e, layout=pipelines("decoder")["gpipe"](2, 1, 1)), devices=2)
+    for name, x in before.items():
+        assert np.all(np.any(x != after[name], axis=-1)) == name.startswith(lora.PREFIX), name

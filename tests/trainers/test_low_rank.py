@@ -13,9 +13,11 @@ from configs import registry
 from configs.experiment import Experiment, Lora
 from data.reading.batches import Batches
 from data.reading.examples import open_source
+from models.errors import UserError
 from models.parts import low_rank
 from models.parts.attention.config import GroupedQuery
-from models.parts.layers import project
+from models.parts.layers import dropout, project
+from models.parts.low_rank import LowRank
 from models.parts.transformer_config import Dense
 from models.protocol import Context
 from models.sharding.component import Component
@@ -91,6 +93,54 @@ def test_adapters_in_the_layer_equal_the_sum(case):
         assert_allclose(grad, want[name], rtol=2e-3, atol=2e-6, err_msg=name)
     if case == "expert":
         assert any("expert" in info.axes for info in plan.parameters if info.name.startswith(lora.PREFIX))
+
+
+def test_dropout_is_of_what_an_adapter_reads():
+    """x W + s dropout(x) A B, by the definition; its mean over draws is what there is without; W may be quantised."""
+    w = jax.random.normal(jax.random.key(0), (2, 4, 7))
+    a, b = (jax.random.normal(jax.random.key(i), shape) for i, shape in ((1, (2, 4, 3)), (2, (3, 7))))
+    x, scope, rate = jax.random.normal(jax.random.key(3), (2, 5, 2, 4)), Component(ONE_DEVICE), 0.25
+
+    def product(key, base=w):
+        return project(x, LowRank(base, a, b, 1.5, key=key, rate=rate), scope, 2)
+
+    def literal(x_dropped):
+        low = x_dropped.reshape(10, 8) @ a.reshape(8, 3) @ b
+        return (x.reshape(10, 8) @ w.reshape(8, 7) + 1.5 * low).reshape(2, 5, 7)
+
+    assert_allclose(product(None), literal(x), rtol=1e-4, atol=1e-5)
+    dropped = dropout(x, rate, jax.random.key(4))
+    assert 0.1 < float(jnp.mean(dropped == 0)) < 0.4
+    assert_allclose(product(jax.random.key(4)), literal(dropped), rtol=1e-4, atol=1e-5)
+    means = jnp.mean(jax.lax.map(product, jax.random.split(jax.random.key(5), 4096), batch_size=256), axis=0)
+    assert_allclose(means, literal(x), atol=0.4)  # draws deviate by about 4, their mean by a 64th of that
+    with pytest.raises(UserError, match=r"dropout=0\.25: a layer does more than multiply"):
+        LowRank(w, a, b, 1.5, key=jax.random.key(4), rate=rate).astype(jnp.float32)
+
+
+@pytest.mark.parametrize("case", ["dense", "nf4"])
+def test_dropout_depends_on_the_step_and_ends_with_training(case):
+    """Its draws are a function of the step's key and the layer; every adapter has a gradient; without a key nothing is dropped,
+    and neither is it once adapters are merged."""
+    name, settings, layers = CASES[case]
+    plan, undropped = (
+        make_plan(tiny(name, dataclasses.replace(settings, dropout=rate), layers), jax.devices()[:1]) for rate in (0.25, 0.0)
+    )
+    params, e = with_adapters(plan), plan.experiment
+    batch = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())(0)
+    computed = jax.jit(lambda key: gradients(plan, params, batch, Context(key, jnp.int32(0), training=True)))
+    (grads, first), (_, again), (_, other), (plain, value) = (computed(key) for key in (*map(jax.random.key, (0, 0, 1)), None))
+    assert float(first.value) == float(again.value) and len({float(loss.value) for loss in (first, other, value)}) == 3
+    for name, grad in grads.items():
+        assert np.all(np.any(grad != 0, axis=tuple(range(1, grad.ndim)))), name
+        assert np.any(grad != plain[name]), name
+    # Every layer draws by itself, and every matrix; without dropout nothing draws.
+    weights = plan.in_place(params, jax.random.key(0))
+    keys = [np.asarray(jax.random.key_data(w.key)) for w in weights.values() if isinstance(w, LowRank) and w.key is not None]
+    assert len(np.unique(np.concatenate(keys), axis=0)) == 7 * 2 if case == "dense" else 2 * 2
+    assert all(w.key is None for w in undropped.in_place(params, jax.random.key(0)).values() if isinstance(w, LowRank))
+    for name, x in plan.with_adapters(params).items():
+        assert_array_equal(x, undropped.with_adapters(params)[name])
 
 
 @pytest.mark.slow

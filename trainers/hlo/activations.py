@@ -178,9 +178,9 @@ def _as_inputs(shape: tuple[int, ...], data: DataConfig) -> Axes:
 @functools.lru_cache(maxsize=16)
 def _residuals(e: Experiment) -> tuple[Traced, ...]:
     """Returns what differentiation keeps beside the parameters."""
-    value, params, batch = model_flops.objective(variants.ordinary(e))
-    kept = jax.tree.leaves(jax.eval_shape(lambda p, b: jax.vjp(lambda p: value(p, b), p)[1], params, batch))
-    given = Counter((x.shape, x.dtype) for x in jax.tree.leaves((params, batch)))
+    value, trained, others = model_flops.objective(variants.ordinary(e))
+    kept = jax.tree.leaves(jax.eval_shape(lambda p, given: jax.vjp(lambda p: value(p, given), p)[1], trained, others))
+    given = Counter((x.shape, x.dtype) for x in jax.tree.leaves((trained, others)))
     traced = []
     for x in kept:
         if given[x.shape, x.dtype]:

@@ -1,12 +1,14 @@
 """Model FLOPs: those that the mathematics of a step needs, however it is computed.
 
 PaLM's definition (arXiv 2204.02311, appendix B): every product of the forward pass, attention in full though half of it is
-masked, and for each of its two factors one more in the backward pass, without recomputation. A factor that no parameter has
-made needs no gradient: a first convolution on pictures counts twice, not three times. A dense decoder has (6 N + 12 L H Q T) a
-token, with N excluding tables that are only looked up. Of a mixture, N has the experts that a token is sent to: K of them, or
-fewer where their slots are fewer than K a token. Slots that stay empty are a cost, not work; `slot_flops` counts them too.
-FLOPs are counted in the traced loss, so that no family needs a formula of its own; as in XLA's count, a convolution does not
-multiply padding.
+masked, and for each of its two factors one more in the backward pass, without recomputation. A factor that no trained parameter
+has made needs no gradient: a first convolution on pictures counts twice, not three times, and so does a product with a frozen
+matrix. Fine-tuning by adapters (LoRA) thus has 4 N and not 6 N, and three times its adapters; a run's program computes neither
+a sum of matrices nor its gradient. Frozen lowest layers of a stack count as trained ones. A dense decoder that is trained has
+(6 N + 12 L H Q T) a token, with N excluding tables that are only looked up. Of a mixture, N has the experts that a token is sent
+to: K of them, or fewer where their slots are fewer than K a token. Slots that stay empty are a cost, not work; `slot_flops`
+counts them too. FLOPs are counted in the traced loss, so that no family needs a formula of its own; as in XLA's count, a
+convolution does not multiply padding.
 """
 
 import dataclasses
@@ -40,11 +42,10 @@ def slot_flops(e: Experiment) -> float:
 
 
 def _step(e: Experiment) -> float:
-    value, params, batch = objective(e)
-    jaxpr = jax.make_jaxpr(value)(params, batch).jaxpr
-    inputs = len(jax.tree.leaves(batch))
-    trained = [i < len(jaxpr.invars) - inputs for i in range(len(jaxpr.invars))]
-    return count(jaxpr, trained, backward=True)[0]
+    value, trained, given = objective(e)
+    jaxpr = jax.make_jaxpr(value)(trained, given).jaxpr
+    parameters = len(jax.tree.leaves(trained))
+    return count(jaxpr, [i < parameters for i in range(len(jaxpr.invars))], backward=True)[0]
 
 
 def program_flops(e: Experiment) -> float:
@@ -54,21 +55,26 @@ def program_flops(e: Experiment) -> float:
 
 def loss(e: Experiment, *, gradient: bool = False) -> Any:
     """Returns the jaxpr of an experiment's loss, or of its gradient, for the whole batch on one device; all of it is used."""
-    value, params, batch = objective(variants.ordinary(e))
-    jaxpr = jax.make_jaxpr(jax.grad(value) if gradient else value)(params, batch).jaxpr
+    value, *inputs = objective(variants.ordinary(e))
+    jaxpr = jax.make_jaxpr(jax.grad(value) if gradient else value)(*inputs).jaxpr
     return dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars), instantiate=True)[0]
 
 
 def objective(e: Experiment) -> tuple[Callable[[Any, Any], jax.Array], Any, Any]:
-    """Returns (the loss of parameters and the whole batch on one device, abstract parameters, an abstract batch)."""
+    """Returns (the loss on one device, abstract trained parameters, the rest of its input).
+
+    The loss is a function of trained parameters by name and of (frozen ones, the whole batch).
+    """
     train = dataclasses.replace(e.train, microbatches=1)
     plan = make_plan(dataclasses.replace(e, layout=ONE_DEVICE, train=train), abstract=True)
     context = Context(jax.random.key(0), jnp.zeros((), jnp.int32), training=True)
 
-    def value(params: Any, batch: Any) -> jax.Array:
-        return with_params(plan.model, plan.for_model(params)).loss(batch, context).value
+    def value(trained: Any, given: Any) -> jax.Array:
+        frozen, batch = given
+        return with_params(plan.model, plan.in_place(trained | frozen, context.key)).loss(batch, context).value
 
-    return value, plan.state.params, batch_shapes(e.data)
+    trained, frozen = plan.split_trained(plan.state.params)
+    return value, trained, (frozen, batch_shapes(e.data))
 
 
 def products(jaxpr: Any) -> float:

@@ -251,7 +251,7 @@ def _settings(ranks: Mapping[str, int], lora: Lora, base: str, *, transposed: bo
         "base_model_name_or_path": base,
         "r": lora.rank,
         "lora_alpha": lora.alpha,
-        "lora_dropout": 0.0,
+        "lora_dropout": lora.dropout,
         "target_modules": sorted({module.rpartition(".")[2] for module in ranks}),
         "rank_pattern": wide,
         "alpha_pattern": {module: lora.alpha * rank / lora.rank for module, rank in wide.items()},

@@ -38,6 +38,7 @@ _PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     **under("output", cap=0.0, bias=False),
     "embedding_scale": 1.0,
     "prefix": False,
+    "mtp": 0.0,
     "moe": None,
 }
 Biases = tuple[bool | None, bool | None, bool | None]

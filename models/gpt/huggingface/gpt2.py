@@ -51,7 +51,14 @@ GPT2 = ModelType(
     architectures=("GPT2LMHeadModel", "GPT2Model"),
     null_is_default=True,
     fields=FIELDS
-    | {"positions.class": lambda c: "Learned", "output.cap": 0.0, "output.bias": False, "embedding_scale": 1.0, "prefix": False},
+    | {
+        "positions.class": lambda c: "Learned",
+        "output.cap": 0.0,
+        "output.bias": False,
+        "embedding_scale": 1.0,
+        "prefix": False,
+        "mtp": 0.0,
+    },
     initial={"dialect": "gpt2"},
     rows=(
         Setting("vocab_size", "vocab", int),

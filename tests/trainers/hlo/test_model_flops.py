@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import pytest
 
 from configs import registry
+from configs.experiment import Lora
 from models.parts.moe.config import Capacity, ExpertsConfig, TopK
-from trainers.hlo.model_flops import carry_range, count, model_flops, products, slot_flops
+from trainers.hlo.model_flops import carry_range, count, model_flops, products, program_flops, slot_flops
+from trainers.hlo.variants import with_remat
 
 
 @pytest.mark.parametrize(
@@ -57,6 +59,25 @@ def test_a_factor_that_no_parameter_made_needs_no_gradient():
     assert count(jax.make_jaxpr(once)(x, w, v).jaxpr, trained, backward=True)[0] == 2 * xw + 3 * yv
     # From the second turn on, the loop's input is made by w.
     assert count(jax.make_jaxpr(looped)(x, w, v).jaxpr, trained, backward=True)[0] == 5 * 3 * xw + 3 * yv
+
+
+@pytest.mark.parametrize("settings", [{}, {"dropout": 0.25}, {"base": "nf4"}])
+def test_a_frozen_matrix_needs_no_gradient(settings):
+    """With adapters every matrix of the base counts twice, forward and by what it multiplies; adapters and attention count three
+    times. So does the program, as long as it computes nothing a second time."""
+    e = registry.tiny(registry.load("gpt.smollm2_135m"))
+    rank, targets = 3, ("q", "o", "wi")
+    e = e.with_finetune(lora=Lora(rank=rank, targets=targets, **settings), init_from="")
+    m: Any = e.model
+    data: Any = e.data
+    rows, length = data.batch_size, data.length
+    heads, groups = m.attention.heads * m.attention.head_dim, m.attention.kv_heads * m.attention.head_dim
+    hidden = m.feed_forward.hidden_dim
+    base = m.layers * m.model_dim * (2 * heads + 2 * groups + 3 * hidden) + m.vocab * m.model_dim
+    adapters = m.layers * rank * (2 * (m.model_dim + heads) + m.model_dim + hidden)
+    attention = m.layers * 2 * heads * length
+    assert model_flops(e) == 2 * rows * length * (2 * base + 3 * (adapters + attention))
+    assert program_flops(with_remat(e, "none")) == model_flops(e)
 
 
 @pytest.mark.parametrize("fields", [{}, {"dropout": 0.1}])
