@@ -55,6 +55,8 @@ _LATER = frozenset(
         'train.benchmark: ""',
         "train.eval_from: 0",
         "eval.rows: 0",
+        *(f"model.inputs.{line}" for line in ("scaled: true", 'sinusoids: "fairseq"', "norm: false")),
+        "model.logits_bias: false",
     )
 )
 

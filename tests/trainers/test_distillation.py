@@ -144,7 +144,10 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
     assert "reads an input 'tokens'" in refusal(with_teacher(of_sources, teacher))
 
 
-LATER = ("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows")
+LATER = (
+    *("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows"),
+    *("model.inputs.", "model.logits_bias"),
+)
 
 
 def test_without_a_teacher_nothing_is_different(small):
