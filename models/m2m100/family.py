@@ -7,7 +7,6 @@ from models.m2m100.model import M2M100
 from models.parts.transformer_config import MEANING_OF_BLOCKS
 
 
-
 def convention(c: M2M100Config) -> str:
     """Returns what a count of parameters includes."""
     return f"everything; the {c.vocab:,} biases of output logits are not in published numbers" if c.logits_bias else ""
