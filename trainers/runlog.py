@@ -55,7 +55,7 @@ _LATER = frozenset(
         'train.benchmark: ""',
         "train.eval_from: 0",
         "eval.rows: 0",
-        *(f"model.inputs.{line}" for line in ("scaled: true", 'sinusoids: "fairseq"', "norm: false")),
+        *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
     )
 )

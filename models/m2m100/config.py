@@ -16,8 +16,9 @@ class Inputs:
 
     Attributes:
       scaled: they are multiplied by sqrt(M).
-      sinusoids: whose sinusoidal positions are added, where there is no table of them: "fairseq" counts from 2, after the padding's
-        id, with rates from 1 to 1e-4; "paper" counts from 0, with the rates of Vaswani et al. 2017, section 3.5 (Marian, Pegasus).
+      sinusoids: whose sinusoidal positions are added, where there is no table of them: "fairseq" counts from 2, after the
+        padding's id, with rates from 1 to 1e-4; "paper" counts from 0, with the rates of Vaswani et al. 2017, section 3.5
+        (Marian, Pegasus).
       norm: of the sum, one for each stack (BART).
     """
 
@@ -31,8 +32,8 @@ class Inputs:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class M2M100Config(EncoderDecoderConfig):
-    """An encoder-decoder over one table of tokens. The defaults are those of many-to-many translation: M2M-100 (arXiv 2010.11125),
-    NLLB-200 (arXiv 2207.04672), and with a mixture of experts in every fourth layer NLLB-MoE. configs/m2m100.py and
+    """An encoder-decoder over one table of tokens. The defaults are those of many-to-many translation: M2M-100 (arXiv
+    2010.11125), NLLB-200 (arXiv 2207.04672), and with a mixture of experts in every fourth layer NLLB-MoE. configs/m2m100.py and
     configs/nllb.py have the released rows. Fields make it BART (arXiv 1910.13461), mBART (arXiv 2001.08210), Marian (arXiv
     1804.00344) or Pegasus (arXiv 1912.08777).
 

@@ -141,8 +141,8 @@ def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype, *, paper: bo
     """Sinusoidal position encodings [B, L, size] of Vaswani et al. 2017, section 3.5: sines, then cosines.
 
     Args:
-      paper: rates are the paper's, 1e4^(-2i / size), and an odd size has one sine more (Marian); otherwise they reach 1e-4 exactly,
-        and an odd size ends with 0 (tensor2tensor, fairseq).
+      paper: rates are the paper's, 1e4^(-2i / size), and an odd size has one sine more (Marian); otherwise they reach 1e-4
+        exactly, and an odd size ends with 0 (tensor2tensor, fairseq).
     """
     if paper:
         rates = 1e4 ** (-2 * np.arange(-(-size // 2)) / size)

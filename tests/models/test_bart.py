@@ -1,4 +1,4 @@
-"""BART, mBART, Marian and Pegasus: released sizes to the parameter, logits beside NumPy's, and folders that are read or refused."""
+"""BART, mBART, Marian and Pegasus: released sizes to the parameter, logits beside NumPy's, folders read and refused."""
 
 import json
 import math
@@ -281,7 +281,7 @@ def test_rows_beyond_the_table_of_positions_are_refused():
 
 
 def test_a_vocabulary_goes_with_a_bart(tmp_path):
-    """BART's tokenizer.json, of RoBERTa's kind: <s> and </s> stand around a text, and their ids are in the folder that is written."""
+    """BART's tokenizer.json, of RoBERTa's kind: <s> and </s> stand around a text, and the folder that is written says so."""
     folder = copy("bart", tmp_path / "in")
     train_roberta(["bada felu"], folder / "tokenizer.json", 263)
     source = HuggingFace(folder)
