@@ -114,7 +114,9 @@ class Reference:
             parts = {
                 "self_attn": lambda y, at=at: self.attention(f"{at}.self_attn", y, y, seen),
                 "encoder_attn": lambda y, at=at: self.attention(f"{at}.encoder_attn", y, source, source_seen),
-                "final": lambda y, at=at: self.dense(f"{at}.fc2", np.asarray(act(self.dense(f"{at}.fc1", y)), np.float64)),
+                "final": lambda y, at=at: self.dense(
+                    f"{at}.fc2", np.asarray(act(jnp.asarray(self.dense(f"{at}.fc1", y))), np.float64)
+                ),
             }
             for name in ("self_attn", *(["encoder_attn"] if side == "decoder" else []), "final"):
                 norm = f"{at}.{name}_layer_norm"
