@@ -12,10 +12,10 @@ from models.parts.transformer_config import DecoderConfig, EncoderDecoderConfig,
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """What a stack makes of its tokens' vectors.
+    """The way from a stack's tokens to its first layer's input.
 
     Attributes:
-      scaled: they are multiplied by sqrt(M).
+      scaled: tokens' vectors are multiplied by sqrt(M).
       sinusoids: whose sinusoidal positions are added, where there is no table of them: "fairseq" counts from 2, after the
         padding's id, with rates from 1 to 1e-4; "paper" counts from 0, with the rates of Vaswani et al. 2017, section 3.5
         (Marian, Pegasus).
@@ -40,7 +40,7 @@ class M2M100Config(EncoderDecoderConfig):
     Attributes:
       vocab: ids of the one embedding table, whose transpose makes the output logits.
       positions: a learned table is one for each stack.
-      inputs: what each stack makes of its tokens' vectors.
+      inputs: the way from each stack's tokens to its first layer's input.
       logits_bias: adds a bias of each token to the output logits.
     """
 
