@@ -57,6 +57,8 @@ _LATER = frozenset(
         "eval.rows: 0",
         "train.finetune.lora.dropout: 0.0",
         "model.mtp: 0.0",
+        *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
+        "model.logits_bias: false",
     )
 )
 

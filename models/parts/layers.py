@@ -137,12 +137,21 @@ class FeedForward(nnx.Module):
         return checkpoint_name(self.scope.shard(y_BLM, "batch", "res_length", "act_embed"), "ffn_out")
 
 
-def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype) -> jax.Array:
-    """Sinusoidal position encodings [B, L, size] of Vaswani et al. 2017, section 3.5 (sines, then cosines, and 0 at the end of an
-    odd size)."""
-    rates = np.exp(-np.log(1e4) * np.arange(size // 2) / max(size // 2 - 1, 1))
+def sinusoids(positions_BL: jax.Array, size: int, dtype: jnp.dtype, *, paper: bool = False) -> jax.Array:
+    """Sinusoidal position encodings [B, L, size] of Vaswani et al. 2017, section 3.5: sines, then cosines.
+
+    Args:
+      paper: rates are the paper's, 1e4^(-2i / size), and an odd size has one sine more (Marian); otherwise they reach 1e-4
+        exactly, and an odd size ends with 0 (tensor2tensor, fairseq).
+    """
+    if paper:
+        rates = 1e4 ** (-2 * np.arange(-(-size // 2)) / size)
+    else:
+        rates = np.exp(-np.log(1e4) * np.arange(size // 2) / max(size // 2 - 1, 1))
     angles = positions_BL[..., None].astype(jnp.float32) * jnp.asarray(rates, jnp.float32)
-    waves = [jnp.sin(angles), jnp.cos(angles), *([jnp.zeros_like(angles[..., :1])] if size % 2 else [])]
+    waves = [jnp.sin(angles), jnp.cos(angles[..., : size // 2])]
+    if size % 2 and not paper:
+        waves.append(jnp.zeros_like(angles[..., :1]))
     return jnp.concatenate(waves, axis=-1).astype(dtype)
 
 

@@ -13,6 +13,7 @@ DEFAULTS: dict[str, dict[str, Any]] = json.loads((FIXTURES / "defaults.json").re
 FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 # Made of the other settings, of which the defaults are those of another size.
 DERIVED = {
+    "decoder_vocab_size",
     "head_dim",
     "layer_types",
     "no_rope_layers",

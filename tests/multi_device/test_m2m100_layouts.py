@@ -1,8 +1,18 @@
-"""NLLB's mixture under layouts of its family computes what one device computes: biases of experts, four layers a unit."""
+"""NLLB's mixture under layouts of its family computes what one device computes: biases of experts, four layers a unit. So does
+BART, with a table of positions and a norm of each stack's inputs, and a bias of logits."""
 
+import dataclasses
+
+import jax
 import pytest
 
+from models.m2m100.config import Inputs
+from models.parts.attention.config import Learned
+from models.parts.nested import changed
+from scripts.cli import named_layout
+from tests.helpers import layouts
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
+from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 
@@ -10,6 +20,13 @@ TABLE = [
     *cases("m2m100.m418", nightly=("fully_sharded",)),
     *cases("nllb.moe_54b", slow=("expert_parallel",), nightly=("expert_fully_sharded", "encoder_pipelined")),
 ]
+BART = {
+    "positions": Learned(rows=258, first=2),
+    "norm.order": "post",
+    "feed_forward.activation": "gelu",
+    "inputs": Inputs(scaled=False, norm=True),
+    "logits_bias": True,
+}
 
 
 @pytest.mark.parametrize(("name", "layout", "mesh"), TABLE, ids=case_id)
@@ -17,3 +34,17 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
     precision, and tokens go to the same experts."""
     assert_equal_to_one_device(name, layout, mesh)
+
+
+@pytest.mark.slow
+def test_numbers_of_a_bart_are_those_of_one_device():
+    """Weights and vocabulary cut over 2 x 4 devices, to 1e-9 in double precision."""
+    e = layouts.experiment("m2m100.m418")
+    e = dataclasses.replace(e, model=changed(e.model, BART))
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, layouts.STEPS, start)
+    got = layouts.run(dataclasses.replace(e, layout=named_layout(e, "tensor_parallel:2x4")), start)
+    far = equality.differences(got, want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    assert len({float(m["loss"]) for m in want.metrics}) == layouts.STEPS

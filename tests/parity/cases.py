@@ -115,6 +115,24 @@ _M2M100 = dict(
     max_position_embeddings=40,
 )
 
+# BART's kin ends no text by force at the last step.
+_BART = _M2M100 | dict(forced_eos_token_id=None, max_position_embeddings=17)
+_MARIAN = _BART | dict(
+    activation_function="swish", scale_embedding=True, pad_token_id=100, decoder_start_token_id=100, eos_token_id=0
+)
+_PEGASUS = _BART | dict(activation_function="relu", scale_embedding=True, pad_token_id=0, eos_token_id=1)
+# Prime and odd sizes, a decoder of another depth.
+_ODD = dict(
+    vocab_size=103,
+    d_model=33,
+    encoder_layers=3,
+    decoder_layers=1,
+    encoder_attention_heads=11,
+    decoder_attention_heads=11,
+    encoder_ffn_dim=29,
+    decoder_ffn_dim=29,
+)
+
 _VIT = dict(
     hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3
 )
@@ -440,6 +458,20 @@ CASES = {
         ),
     ),
     "m2m100": Case("M2M100ForConditionalGeneration", _M2M100),
+    "bart": Case("BartForConditionalGeneration", _BART),
+    "bart_odd": Case(
+        "BartForConditionalGeneration",
+        _BART | _ODD | dict(scale_embedding=True, activation_function="gelu_new", decoder_start_token_id=5, pad_token_id=7),
+    ),
+    "mbart": Case("MBartForConditionalGeneration", _BART | dict(decoder_start_token_id=None, bos_token_id=3)),
+    "mbart_odd": Case(
+        "MBartForConditionalGeneration",
+        _BART | _ODD | dict(scale_embedding=True, activation_function="relu", decoder_start_token_id=2),
+    ),
+    "marian": Case("MarianMTModel", _MARIAN),
+    "marian_odd": Case("MarianMTModel", _MARIAN | _ODD | dict(activation_function="gelu", scale_embedding=False)),
+    "pegasus": Case("PegasusForConditionalGeneration", _PEGASUS),
+    "pegasus_odd": Case("PegasusForConditionalGeneration", _PEGASUS | _ODD | dict(activation_function="gelu")),
     "nllb_moe": Case(
         "NllbMoeForConditionalGeneration",
         _M2M100

@@ -16,6 +16,7 @@ from models.conformer.config import ConformerConfig, Waveform
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
+from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Learned
 from models.parts.decoding import beam_search
 from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
@@ -87,7 +88,7 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
         arrays |= {name: np.ones(shape, np.int32) for name, shape in ones.items()}
         return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "targets" in given:
-        return _two_sides(given)
+        return _two_sides(given, from_first)
     rows, length = given["tokens"].shape
     places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
     counted = np.maximum(np.cumsum(given["mask"], axis=1, dtype=np.int32) - 1, 0) if from_first else places
@@ -97,12 +98,13 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
     return {k: jnp.asarray(v) for k, v in results.items()}
 
 
-def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
+def _two_sides(given: dict[str, np.ndarray], from_first: bool) -> dict[str, jax.Array]:
     """A source and a target a row, with padding on either side; a row without a target has a segment too, whose logits count."""
     sides = {"inputs": (given["tokens"], given["mask"]), "targets": (given["targets"], np.ones_like(given["real"]))}
     arrays = {}
     for side, (ids, real) in sides.items():
-        places = np.maximum(np.cumsum(real, axis=1, dtype=np.int32) - 1, 0)
+        counted = real if from_first else np.ones_like(real)
+        places = np.maximum(np.cumsum(counted, axis=1, dtype=np.int32) - 1, 0)
         arrays |= {side: ids, f"{side}_segments": real, f"{side}_positions": places}
     return {k: jnp.asarray(v) for k, v in arrays.items()}
 
@@ -110,8 +112,7 @@ def _two_sides(given: dict[str, np.ndarray]) -> dict[str, jax.Array]:
 def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Returns the model's outputs, by the names of `transformers`."""
     config = source.config
-    first = config.positions.first if isinstance(config, BertConfig) and isinstance(config.positions, Learned) else 0
-    m, b = model(source), batch(given, from_first=first > 0)
+    m, b = model(source), batch(given, from_first=_counts_from_first(config))
     if isinstance(config, EncoderDecoderConfig):
         results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
         searches = (("greedy", 1, 1),) if given.keys() & {"frames", "images"} else (("greedy", 1, 1), ("beams", 3, 10_000))
@@ -128,6 +129,13 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
         assert isinstance(config, BertConfig)
         results = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
     return {k: np.asarray(v) for k, v in results.items()}
+
+
+def _counts_from_first(config: Any) -> bool:
+    """Whether positions count from a row's first token, as in RoBERTa and M2M-100, not from its beginning."""
+    if isinstance(config, BertConfig):
+        return isinstance(config.positions, Learned) and config.positions.first > 0
+    return isinstance(config, M2M100Config) and not config.logits_bias
 
 
 def _heard(m: Any, b: dict[str, jax.Array]) -> jax.Array:

@@ -66,13 +66,16 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
 
 def randomize(model, rng: np.random.Generator) -> None:
     """Weights of a size that makes every one of them matter; biases and norms too, which start as zeros and ones."""
+    computed = {name for name, module in model.named_modules() if "Sinusoidal" in type(module).__name__}
     with torch.no_grad():
         for name, p in sorted(model.named_parameters()):
+            if name.rpartition(".")[0] in computed:
+                continue
             draw = rng.normal(size=p.shape) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3)
             is_norm = p.ndim == 1 and name.endswith("weight")
             p.copy_(torch.from_numpy(draw + is_norm))
         for name, kept in sorted(model.named_buffers()):
-            if name.endswith(("running_mean", "running_var", "e_score_correction_bias")):
+            if name.endswith(("running_mean", "running_var", "e_score_correction_bias", "final_logits_bias")):
                 kept.copy_(torch.from_numpy(rng.uniform(0.5, 2, size=kept.shape)))
 
 
@@ -127,8 +130,9 @@ def written(model, source: dict[str, torch.Tensor], targets: torch.Tensor) -> di
 
 
 def start_id(model) -> int:
-    """The token that a decoder begins with; where the config names none, padding's."""
-    return getattr(model.config, "decoder_start_token_id", None) or 0
+    """The token that a decoder begins with; where the config names none, that of a text's beginning, or 0."""
+    start = getattr(model.config, "decoder_start_token_id", None)
+    return (getattr(model.config, "bos_token_id", None) if start is None else start) or 0
 
 
 def decoded(model, batch) -> dict[str, np.ndarray]:
@@ -162,6 +166,8 @@ def load(folder: Path, more: bool = False):
         allowed = ["pos_conv_embed", "num_batches_tracked", "inv_freq"]
     if more:
         report.pop("unexpected_keys")
+    if "Pegasus" in architecture:
+        allowed = ["embed_positions."]
     wrong = {k: lost for k, v in report.items() if (lost := [n for n in v if not any(a in n for a in allowed)])}
     assert not wrong, f"{folder}: {wrong}"
     return prepared(model)

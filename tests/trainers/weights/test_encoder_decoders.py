@@ -23,6 +23,8 @@ TABLES = {
     "switch": "shared.weight",
     "m2m100": "model.shared.weight",
     "nllb_moe": "model.shared.weight",
+    "bart": "model.shared.weight",
+    "marian": "model.shared.weight",
 }
 COPIES = ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 NAMES = pytest.mark.parametrize("name", TABLES)
@@ -89,7 +91,7 @@ def test_repeated_tables_are_compared(name, tmp_path):
         assert f"{copy} differs from {table}, whose copy it has to be" in line(folder)
 
 
-@pytest.mark.parametrize("name", ["m2m100", "nllb_moe"])
+@pytest.mark.parametrize("name", ["m2m100", "nllb_moe", "bart", "marian"])
 def test_an_output_unlike_the_table_is_named(name, tmp_path):
     """These families have no untied model: both tensors are named, and that."""
     table = TABLES[name]

@@ -1,7 +1,5 @@
-"""M2M-100, NLLB and NLLB-MoE in Hugging Face's files. No JAX."""
+"""Settings of M2M-100, NLLB and NLLB-MoE. No JAX."""
 
-from models.interchange import Entry, Interchange
-from models.interchange.layers import Names, attention_names, encoder_decoder_layers
 from models.interchange.rows import (
     Activation,
     ModelType,
@@ -16,13 +14,10 @@ from models.interchange.rows import (
     stacks,
 )
 from models.interchange.settings import MULTI_HEAD, Fields
-from models.interchange.tensors import norm, table
-from models.m2m100.config import M2M100Config
+from models.m2m100.config import Inputs, M2M100Config
 from models.parts.attention.config import Sinusoidal
 from models.parts.moe.config import MoeConfig
 
-_TABLE, _OUTPUT = "model.shared.weight", "lm_head.weight"
-_COMPUTED = (".embed_positions.weights",)  # old releases saved the sinusoids
 _GROUP = 64  # tokens of a routing group: of our own training, not in their files
 _ROWS = (
     constant("is_encoder_decoder", True),
@@ -39,7 +34,14 @@ _ROWS = (
     constant("eos_token_id", 2),
     stacks("d_model", same_depth=True),
 )
-_FIELDS: Fields = MULTI_HEAD | {"norm.order": "pre", "norm.eps": 1e-5, "positions": Sinusoidal(), "decoder.layers": 0}
+_FIELDS: Fields = MULTI_HEAD | {
+    "norm.order": "pre",
+    "norm.eps": 1e-5,
+    "positions": Sinusoidal(),
+    "decoder.layers": 0,
+    "inputs": Inputs(),
+    "logits_bias": False,
+}
 _M2M100 = ModelType(
     null_is_default=True,
     config=M2M100Config,
@@ -77,42 +79,4 @@ _NLLB_MOE = ModelType(
     ),
 )
 
-
-def _names(mixed: bool) -> dict[bool, Names]:
-    """Returns the names of a layer's parts, by whether it has experts; NLLB-MoE's dense layers have other names too."""
-    cross, ffn_norm, ffn = ("cross_attention", "ff_layer_norm", "ffn.") if mixed else ("encoder_attn", "final_layer_norm", "")
-    projections = ("q_proj", "k_proj", "v_proj", "out_proj")
-    shared = {
-        "self_attn_layer_norm": "attention_norm",
-        **attention_names("self_attn", projections),
-        f"{cross}_layer_norm": "cross_norm",
-        **attention_names(cross, projections, "cross_attention"),
-        ffn_norm: "ffn_norm",
-    }
-    expert = "ffn.experts.expert_{expert}."
-    return {
-        False: shared | {f"{ffn}fc1": "ffn.wi", f"{ffn}fc2": "ffn.wo"},
-        True: shared | {"ffn.router.classifier": "ffn.router", f"{expert}fc1": "ffn.wi", f"{expert}fc2": "ffn.wo"},
-    }
-
-
-class _HuggingFace(Interchange[M2M100Config]):
-    def model_type_of(self, c: M2M100Config) -> str:
-        return "nllb-moe" if c.moe else "m2m_100"
-
-    def entries(self, c: M2M100Config) -> list[Entry]:
-        names = _names(c.moe is not None)
-        mapped = [table(_TABLE, "embedding.table", (c.vocab, c.model_dim))]
-        for side in ("encoder", "decoder"):
-            mapped += encoder_decoder_layers(c, side, f"model.{side}.layers.{{layer}}.", names[False], names[True])
-            mapped += norm(f"model.{side}.layer_norm", f"{side}_norm", c.model_dim)
-        return mapped
-
-    def tied_tensors(self, c: M2M100Config) -> dict[str, str]:
-        return {name: _TABLE for name in ("model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight", _OUTPUT)}
-
-    def canonical_name(self, c: M2M100Config, theirs: str) -> str | None:
-        return None if theirs.endswith(_COMPUTED) else theirs
-
-
-INTERCHANGE = _HuggingFace({"m2m_100": _M2M100, "nllb-moe": _NLLB_MOE})
+MODEL_TYPES = {"m2m_100": _M2M100, "nllb-moe": _NLLB_MOE}
