@@ -153,11 +153,9 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         loss = token_loss_in_chunks(
             self.output_logits, x_BLM, targets_BL, used_BL, total, smoothing, self.scope, soft_BLV=soft_BLV
         )
-        return (
-            loss
-            if self.mtp is None or not context.training
-            else loss + self._second_loss(self.mtp, x_BLM, batch, context, totals)
-        )
+        if self.mtp is None or not context.training:
+            return loss
+        return loss + self._second_loss(self.mtp, x_BLM, batch, context, totals)
 
     def _second_loss(self, head: SecondHead, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
         """Returns what the second head adds to the loss."""
