@@ -103,7 +103,7 @@ def deepseekv3_671b() -> Experiment:
     """
     e, batch, rate, steps = gpt_experts.deepseek_v3(), 16_384, 2.4e-5, 12_000
     return replace(
-        changed(e, {"model.moe.losses.balance_weight": 0.01, "model.mtp": 0.1}),
+        changed(e, {"model.moe.losses.balance_weight": 0.01, "model.output.mtp": 0.1}),
         data=TextData(batch_size=batch, length=4096),
         optimizer=AdamW(
             schedule=Cosine(peak=rate, steps=steps, warmup=4, floor=1e-8 / rate), b1=0.9, b2=0.95, eps=1e-8, weight_decay=0.1

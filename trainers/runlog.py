@@ -56,7 +56,7 @@ _LATER = frozenset(
         "train.eval_from: 0",
         "eval.rows: 0",
         "train.finetune.lora.dropout: 0.0",
-        "model.mtp: 0.0",
+        "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
     )

@@ -44,6 +44,8 @@ class BertConfig(LmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.output.mtp:
+            raise ValueError(f"output.mtp={self.output.mtp}: an encoder has no second prediction head; the nearest is 0")
         if self.bare_first and (self.norm.order != "pre" or self.layers < 2):
             raise ValueError(
                 f"bare_first=True: norm.order={self.norm.order!r}, layers={self.layers}: needs order 'pre', 2 layers or more"

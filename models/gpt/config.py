@@ -39,15 +39,12 @@ class GptConfig(StackConfig, LmConfig):
         causal throughout.
       dialect: the model type under which a folder of Hugging Face's is read and written, which decides about the names of its
         tensors; "" is the first that fits.
-      mtp: weight of the loss of a second prediction head, which predicts in training the token after the next one (multi-token
-        prediction of depth 1, DeepSeek-V3, arXiv 2412.19437, section 2.2: .3, and .1 for its last 4.8e12 tokens); 0 has none.
     """
 
     family: ClassVar[str] = "gpt"
 
     prefix: bool = False
     dialect: Dialect = ""
-    mtp: float = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -55,12 +52,12 @@ class GptConfig(StackConfig, LmConfig):
             raise ValueError(f"positions.first={self.positions.first}: a decoder's rows begin at the table's; nearest is 0")
         if self.prefix and isinstance(self.positions, RelativeBuckets):
             raise ValueError("prefix=True: with positions=RelativeBuckets there is no such model here; nearest is Rotary")
-        if self.mtp < 0:
-            raise ValueError(f"mtp={self.mtp}: must be 0 or more; DeepSeek-V3's are 0.3 and 0.1")
-        if self.mtp and (self.prefix or not isinstance(self.positions, Rotary) or len(self.layer_group) > 1):
+        if (mtp := self.output.mtp) < 0:
+            raise ValueError(f"output.mtp={mtp}: must be 0 or more; DeepSeek-V3's are 0.3 and 0.1")
+        if mtp and (self.prefix or not isinstance(self.positions, Rotary) or len(self.layer_group) > 1):
             raise ValueError(
-                f"mtp={self.mtp}: a second prediction head needs rotary positions, no prefix, and layers that are alike but for "
-                "leading ones; the nearest is 0"
+                f"output.mtp={mtp}: a second prediction head needs rotary positions, no prefix, and layers that are alike but "
+                "for leading ones; the nearest is 0"
             )
         if self.prefix and any(layer.window for layer in self.attention.pattern):
             raise ValueError("prefix=True: a window would hide the prefix; nearest is prefix=False, or a pattern without windows")

@@ -78,10 +78,11 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         self.decoder = stack_modules(_layers(c, scope / "decoder"), k3, c.layers if c.moe is None else c.layer_groups)
         self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.softmax = Softmax(c, k4, scope / "softmax")
-        self.mtp = SecondHead(c, jax.random.fold_in(k4, 1), scope / "decoder") if c.mtp else None
-        if c.mtp and scope.layout.pipeline("decoder"):
+        self.mtp = SecondHead(c, jax.random.fold_in(k4, 1), scope / "decoder") if c.output.mtp else None
+        if c.output.mtp and scope.layout.pipeline("decoder"):
             raise LayoutError(
-                f"model.mtp={c.mtp}: layout {scope.layout.name!r} has the decoder in stages; choose one without, or 0"
+                f"model.output.mtp={c.output.mtp}: layout {scope.layout.name!r} has the decoder in stages; choose one "
+                "without, or 0"
             )
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -172,7 +173,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
             return self._logits(head.norm(x_BLM))
 
         loss = token_loss_in_chunks(logits, x_BLM, targets_BL, used_BL, totals["second"], 0.0, self.scope)
-        value = self.c.mtp * loss.value
+        value = self.c.output.mtp * loss.value
         return routing + Loss(value, value, {f"mtp_{name}": ratio for name, ratio in loss.metrics.items()})
 
     def totals(self, batch: Batch) -> Totals:

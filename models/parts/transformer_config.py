@@ -127,12 +127,16 @@ class Output:
       bias: of each token.
       cap: c tanh(x / c) on logits; 0 does nothing.
       label_smoothing: mass moved from the label to all other classes.
+      mtp: weight of the loss of a decoder's second prediction head, which predicts in training the token after the next one
+        (multi-token prediction of depth 1, DeepSeek-V3, arXiv 2412.19437, section 2.2: .3, and .1 for its last 4.8e12 tokens); 0
+        has none.
     """
 
     tied: bool = True
     bias: bool = False
     cap: float = 0.0
     label_smoothing: float = 0.0
+    mtp: float = 0.0
 
     def __post_init__(self) -> None:
         check_finite(self)

@@ -23,7 +23,7 @@ WEIGHT, LENGTH = 0.3, 12
 
 
 def model(name: str = "gpt.llama2_70b", weight: float = WEIGHT) -> Gpt:
-    c = changed(registry.tiny(registry.load(name)).model, {"mtp": weight, "dropout": 0.0})
+    c = changed(registry.tiny(registry.load(name)).model, {"output.mtp": weight, "dropout": 0.0})
     return Gpt(c, jax.random.key(0), Component(ONE_DEVICE))
 
 
@@ -113,10 +113,13 @@ def test_all_of_it_learns(name):
 def test_where_it_cannot_be_is_an_error():
     """In pipelines, whose last stage would have more to do; with a prefix, of which tokens would see what is predicted."""
     e = registry.tiny(registry.load("gpt.llama2_70b"))
-    staged = dataclasses.replace(e, model=changed(e.model, {"mtp": WEIGHT}), layout=pipelines("decoder")["gpipe"](2, 1, 1))
-    with pytest.raises(LayoutError, match=r"model.mtp=0.3: layout 'gpipe\S*' has the decoder in stages"):
+    staged = dataclasses.replace(e, model=changed(e.model, {"output.mtp": WEIGHT}), layout=pipelines("decoder")["gpipe"](2, 1, 1))
+    with pytest.raises(LayoutError, match=r"model.output.mtp=0.3: layout 'gpipe\S*' has the decoder in stages"):
         make_plan(staged, abstract=True)
-    for fields, said in (({"mtp": -1.0}, "mtp=-1.0: must be 0 or more"), ({"mtp": 0.1, "prefix": True}, "no prefix")):
+    for fields, said in (
+        ({"output.mtp": -1.0}, "output.mtp=-1.0: must be 0 or more"),
+        ({"output.mtp": 0.1, "prefix": True}, "no prefix"),
+    ):
         with pytest.raises(ValueError, match=said):
             changed(e.model, fields)
 

@@ -143,7 +143,7 @@ def test_any_valid_layout_gives_the_numbers_of_one_device(layout):
 def test_a_second_prediction_head_is_that_of_one_device(name, layout):
     """Under layouts that cut its projection, its positions, which may lie in another order, and its experts."""
     e = experiment(name)
-    e = dataclasses.replace(e, model=changed(e.model, {"mtp": 0.3}))
+    e = dataclasses.replace(e, model=changed(e.model, {"output.mtp": 0.3}))
     with jax.enable_x64(True):
         start = equality.start(e)
         there = equality.reference(e, STEPS, start)

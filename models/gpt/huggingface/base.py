@@ -35,10 +35,9 @@ _PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     "positions.class": lambda c: "Rotary",
     **under("norm", order="pre", kind="rms", bias=False),
     "feed_forward.gated": True,
-    **under("output", cap=0.0, bias=False),
+    **under("output", cap=0.0, bias=False, mtp=0.0),
     "embedding_scale": 1.0,
     "prefix": False,
-    "mtp": 0.0,
     "moe": None,
 }
 Biases = tuple[bool | None, bool | None, bool | None]

@@ -55,9 +55,9 @@ GPT2 = ModelType(
         "positions.class": lambda c: "Learned",
         "output.cap": 0.0,
         "output.bias": False,
+        "output.mtp": 0.0,
         "embedding_scale": 1.0,
         "prefix": False,
-        "mtp": 0.0,
     },
     initial={"dialect": "gpt2"},
     rows=(

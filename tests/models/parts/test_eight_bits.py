@@ -204,7 +204,7 @@ def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision(form):
     batches = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())
     batch, params = batches(0), fresh_state(plan).params
     batches.close()
-    want, rounded = (jax.jit(objective(way)[0])(params, batch) for way in (e, varied(e, quantization=form)))
+    want, rounded = (jax.jit(objective(way)[0])(params, ({}, batch)) for way in (e, varied(e, quantization=form)))
     assert 0 < abs(rounded / want - 1) < 0.005, (want, rounded)
 
 
@@ -221,7 +221,7 @@ def test_a_model_learns_in_8_bits_as_in_bfloat16(form):
     def losses(e: Experiment) -> np.ndarray:
         def step(carry, _):
             params, state = carry
-            loss, gradients = jax.value_and_grad(objective(e)[0])(params, batch)
+            loss, gradients = jax.value_and_grad(objective(e)[0])(params, ({}, batch))
             updates, state = tx.update(gradients, state)
             return (optax.apply_updates(params, updates), state), loss
 

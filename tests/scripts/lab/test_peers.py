@@ -127,9 +127,12 @@ def test_maxtext_gets_the_shapes_of_the_experiment():
 )
 def test_amount_of_a_batch(name, work, amount):
     """Eight rows: of 256 tokens, which an encoder-decoder has in two halves; or eight sentences or images; or
-    two grids, or four windows of sound. SmolLM2 has rows of 128, of which generation writes 64, and may have one alone."""
+    two grids, or four windows of sound. SmolLM2 has rows of 128, of which generation writes 64, and may have one
+    alone; DLRM has 2,048 or 1,024 interactions."""
     if name.startswith("chat."):
         amount = (1 if name.endswith("alone") else 8) * (64 if work is compare.CONTINUE else 128)
+    if work is compare.TRAIN_ON_CLICKS:
+        amount = 2048 if name.endswith("3t") else 1024
     assert compare.units(registry.load(name), work) == amount
 
 
