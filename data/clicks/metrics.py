@@ -3,7 +3,7 @@
 N rows; labels are 0 or 1.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from scipy.stats import rankdata
@@ -81,6 +81,31 @@ def of_logits(extra: Mapping[str, np.ndarray], logits_N: np.ndarray) -> dict[str
         "normalized_entropy": normalized_entropy(labels_N, logits_N, weights_N),
     }
     return scores | (rankings(labels_N, logits_N, extra["group"]) if "group" in extra else {})
+
+
+def of_outputs(
+    extra: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray], count: int, baselines: Sequence[str]
+) -> dict[str, float]:
+    """Returns the scores of a model's logits, and as "popularity/auc" those of the baselines whose logits `extra` has.
+
+    Args:
+      extra: as `of_logits` takes it.
+      outputs: logits of rows, of which those behind `count` are of padding; empty if only the names of the scores are asked for.
+    """
+    logits_N = np.array(outputs[:count], np.float64).reshape(count) if len(outputs) else np.zeros(count)
+    scores = of_logits(extra, logits_N)
+    for name in baselines:
+        if name in extra:
+            scores |= {f"{name}/{score}": value for score, value in of_logits(extra, extra[name]).items()}
+    return scores
+
+
+def check_labels(labels_N: np.ndarray, split: str, cache: str, limit: int) -> None:
+    """Raises DataError where the rows of a split, of which there are some, have one label."""
+    try:
+        auc(labels_N, labels_N)
+    except DataError as problem:
+        raise DataError(f"{split} of cache {cache!r}: {problem}{f' (eval.limit={limit})' if limit else ''}") from None
 
 
 def of_ranks(ranks_N: np.ndarray, top: int = TOP) -> dict[str, float]:

@@ -135,25 +135,15 @@ class ClickTask(Task[ClickData]):
         rows = blocks.HeldOutRows(cache / f"{split}.array_record", self.data, sizes or (), len(raw))
         names = [name for name in ("label", "group", "weight", *BASELINES) if any(name in example for example in raw)]
         extra = {name: np.array([float(example.get(name, 1.0)) for example in raw]) for name in names}
-        try:
-            if raw:
-                metrics.auc(extra["label"], extra["label"])
-        except DataError as problem:
-            raise DataError(f"{split} of cache {cache.name!r}: {problem}{f' (eval.limit={limit})' if limit else ''}") from None
+        if raw:
+            metrics.check_labels(extra["label"], split, cache.name, limit)
         return HeldOutExamples(rows, len(raw), extra, needs_outputs=True)
 
     def scores(
         self, totals: Mapping[str, Sum], examples: HeldOutExamples, outputs: Sequence[np.ndarray] = ()
     ) -> dict[str, float]:
         """Returns the model's scores, and those of the baselines as "popularity/auc" (data.clicks.metrics.MEANINGS)."""
-        extra, logits = examples.extra, np.zeros(examples.count)
-        if len(outputs):  # without them the names of the scores are asked for; more than rows are those of padding
-            logits = np.array(outputs[: examples.count], np.float64).reshape(examples.count)
-        scores = metrics.of_logits(extra, logits)
-        for name in BASELINES:
-            if name in extra:
-                scores |= {f"{name}/{score}": value for score, value in metrics.of_logits(extra, extra[name]).items()}
-        return scores
+        return metrics.of_outputs(examples.extra, outputs, examples.count, BASELINES)
 
     @property
     def directions(self) -> Mapping[str, bool]:

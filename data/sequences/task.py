@@ -112,11 +112,8 @@ class SequenceTask(Task[SequenceData]):
         rows = StoredExamples(cache / f"{split}.array_record", self.data.stored(), made, len(raw))
         names = ["label", *(f"{name}_rank" if ranks else name for name in BASELINES)]
         extra = {name: np.array([float(x[name]) for x in raw]) for name in names if raw and name in raw[0]}
-        try:
-            if raw and not ranks:
-                metrics.auc(extra["label"], extra["label"])
-        except DataError as problem:
-            raise DataError(f"{split} of cache {cache.name!r}: {problem}{f' (eval.limit={limit})' if limit else ''}") from None
+        if raw and not ranks:
+            metrics.check_labels(extra["label"], split, cache.name, limit)
         return HeldOutExamples(rows, len(raw), extra, needs_outputs=not ranks, features=self.data.held_out())
 
     def scores(
@@ -127,12 +124,7 @@ class SequenceTask(Task[SequenceData]):
         if self.data.target == "item":
             known = {name: extra[key] for name in BASELINES if (key := f"{name}_rank") in extra}
             return {f"{name}/{score}": x for name, ranks_N in known.items() for score, x in metrics.of_ranks(ranks_N).items()}
-        logits = np.zeros(examples.count)
-        if len(outputs):  # without them the names of the scores are asked for; more than rows are those of padding
-            logits = np.array(outputs[: examples.count], np.float64).reshape(examples.count)
-        scores = metrics.of_logits(extra, logits)
-        known = {name: extra[name] for name in BASELINES if name in extra}
-        return scores | {f"{n}/{score}": x for n, own in known.items() for score, x in metrics.of_logits(extra, own).items()}
+        return metrics.of_outputs(extra, outputs, examples.count, BASELINES)
 
     @property
     def directions(self) -> Mapping[str, bool]:

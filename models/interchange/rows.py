@@ -163,6 +163,21 @@ def _divided(width_key: str, width: int, key: str, heads: int) -> Fields:
     return {"attention.heads": heads, "attention.head_dim": width // heads}
 
 
+def sizes(activation: str, dropout: float = 0.1) -> tuple[Row, ...]:
+    """Returns the rows of the settings that encoder-decoders of BART's form share: sizes, activation and rates of dropout, with
+    their defaults."""
+    return (
+        constant("is_encoder_decoder", True),
+        Setting("vocab_size", "vocab", int),
+        Setting("d_model", "model_dim", int),
+        Setting("activation_function", "feed_forward.activation", Activation, activation),
+        Setting("dropout", "dropout", float, dropout),
+        also("attention_dropout", "dropout"),
+        Setting("activation_dropout", "feed_forward.dropout", float, 0.0),
+        allowed("tie_word_embeddings", True),
+    )
+
+
 def stacks(width: str, *, same_depth: bool) -> Row:
     """Returns the row of depth, hidden size and heads of an encoder and of a decoder, by names that begin with theirs.
 

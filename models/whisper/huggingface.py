@@ -4,7 +4,7 @@ from typing import Any
 
 from models.interchange import Entry, Interchange
 from models.interchange.layers import attention_names, encoder_decoder_layers
-from models.interchange.rows import Activation, ModelType, Setting, allowed, also, constant, fixed, stacks
+from models.interchange.rows import ModelType, Setting, also, fixed, sizes, stacks
 from models.interchange.settings import MULTI_HEAD, Settings, only
 from models.interchange.tensors import convolution, norm, table
 from models.whisper.config import WhisperConfig
@@ -30,18 +30,11 @@ _WHISPER = ModelType(
     architectures=("WhisperForConditionalGeneration",),
     fields=MULTI_HEAD | {"norm.order": "pre", "norm.eps": 1e-5, "attention.biases": "qvo", "moe": None},
     rows=(
-        constant("is_encoder_decoder", True),
-        Setting("vocab_size", "vocab", int),
+        *sizes("gelu", dropout=0.0),
         Setting("num_mel_bins", "mels", int, 80),
-        Setting("d_model", "model_dim", int),
         Setting("max_source_positions", "source_positions", int, 1500),
         Setting("max_target_positions", "positions.rows", int, 448),
-        Setting("activation_function", "feed_forward.activation", Activation, "gelu"),
-        Setting("dropout", "dropout", float, 0.0),
-        also("attention_dropout", "dropout"),
-        Setting("activation_dropout", "feed_forward.dropout", float, 0.0),
         fixed("scale_embedding", False),
-        allowed("tie_word_embeddings", True),
         Setting("decoder_start_token_id", "decoder.start_id", int, 50_257),
         *(also(f"{name}_token_id", "decoder.start_id", lambda start: start - 1) for name in ("bos", "eos", "pad")),
         stacks("d_model", same_depth=False),

@@ -5,24 +5,13 @@ Their ids of padding, beginning and end change nothing that is computed; those o
 
 import dataclasses
 
-from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, constant, stacks
+from models.interchange.rows import ModelType, Row, Setting, also, sizes, stacks
 from models.interchange.settings import MULTI_HEAD, Fields, Settings, only, setting, under
 from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Learned, Sinusoidal
 
 _FIRST = 2  # row of the tables of positions that a text's first token has
-_ROWS = (
-    constant("is_encoder_decoder", True),
-    Setting("vocab_size", "vocab", int),
-    Setting("d_model", "model_dim", int),
-    Setting("activation_function", "feed_forward.activation", Activation, "gelu"),
-    Setting("dropout", "dropout", float, 0.1),
-    also("attention_dropout", "dropout"),
-    Setting("activation_dropout", "feed_forward.dropout", float, 0.0),
-    Setting("scale_embedding", "inputs.scaled", bool, False),
-    allowed("tie_word_embeddings", True),
-    stacks("d_model", same_depth=False),
-)
+_ROWS = (*sizes("gelu"), Setting("scale_embedding", "inputs.scaled", bool, False), stacks("d_model", same_depth=False))
 _TABLES = Setting(
     "max_position_embeddings", "positions.rows", int, 1024, lambda theirs: theirs + _FIRST, lambda ours: ours - _FIRST
 )

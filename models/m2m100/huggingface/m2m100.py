@@ -1,18 +1,6 @@
 """Settings of M2M-100, NLLB and NLLB-MoE. No JAX."""
 
-from models.interchange.rows import (
-    Activation,
-    ModelType,
-    Row,
-    Setting,
-    allowed,
-    also,
-    choice,
-    constant,
-    fixed,
-    same_in_both,
-    stacks,
-)
+from models.interchange.rows import ModelType, Row, Setting, choice, constant, fixed, same_in_both, sizes, stacks
 from models.interchange.settings import MULTI_HEAD, Fields
 from models.m2m100.config import Inputs, M2M100Config
 from models.parts.attention.config import Sinusoidal
@@ -20,15 +8,8 @@ from models.parts.moe.config import MoeConfig
 
 _GROUP = 64  # tokens of a routing group: of our own training, not in their files
 _ROWS = (
-    constant("is_encoder_decoder", True),
-    Setting("vocab_size", "vocab", int),
-    Setting("d_model", "model_dim", int),
-    Setting("activation_function", "feed_forward.activation", Activation, "relu"),
-    Setting("dropout", "dropout", float, 0.1),
-    also("attention_dropout", "dropout"),
-    Setting("activation_dropout", "feed_forward.dropout", float, 0.0),
+    *sizes("relu"),
     fixed("scale_embedding", True),
-    allowed("tie_word_embeddings", True),
     Setting("decoder_start_token_id", "decoder.start_id", int, 2),
     fixed("pad_token_id", 1),
     constant("eos_token_id", 2),
