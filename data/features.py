@@ -1,6 +1,7 @@
 """Features: the named input arrays of a model, each with a shape, logical axes, a dtype and the component that reads it."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
@@ -29,6 +30,18 @@ class Feature:
 
 
 Features = dict[str, Feature]
+
+
+def stacked(rows: Sequence[Example]) -> Example:
+    """Returns rows in front of each array."""
+    if len(rows) == 1:
+        return {name: np.asarray(array)[None] for name, array in rows[0].items()}  # no copy
+    return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+
+
+def joined(parts: Sequence[Example]) -> Example:
+    """Returns the rows of several arrays, which are in front of each, behind one another."""
+    return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 
 def lengths(features: Features) -> dict[str, int]:

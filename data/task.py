@@ -10,7 +10,7 @@ import numpy as np
 
 from data.config import DataConfig
 from data.decoding import Decoding
-from data.features import Example, Features
+from data.features import Example, Features, stacked
 from models.errors import UserError
 from models.families import ModelConfig
 
@@ -132,12 +132,12 @@ class Task(abc.ABC, Generic[Config]):
         """Number of rows that `combine` returns; less than `group_size` where it packs, more where a stored row is several."""
         return self.group_size
 
-    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> Example:
         """Returns augmented rows as the model gets them, mixed or packed if at all: a pure function of its arguments.
 
-        Not called when `augmentation` is empty.
+        The `rows_per_group` rows are in front of each array. Not called when `augmentation` is empty.
         """
-        return list(rows)
+        return stacked(rows)
 
     # --- evaluation ---
 

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from data import paths
+from data.features import stacked
 from data.images import crops, metrics, mixing, pictures
 from data.images.config import ImageData
 from data.images.maker import STORED
@@ -98,16 +99,18 @@ class ImageTask(Task[ImageData]):
         """Pictures are mixed in pairs."""
         return 2 if self.data.augmentation.mixes else 1
 
-    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> Example:
         """Returns the pictures of a pair mixed, each with the other; or a picture by itself."""
         how = self.data.augmentation
         if not how.mixes:
-            return [self._example(self._normalised(row["pixels"]), row["label"]) for row in rows]
+            return stacked([self._example(self._normalised(row["pixels"]), row["label"]) for row in rows])
         # As (picture, the other): the second is mixed with shares of its own.
         pair = [(rows[0], rows[1]), (rows[1], rows[0])]
         if how.cutmix and (not how.mixup or rng.random() < 0.5):
-            return [self._pasted(row, other, mixing.drawn_box(rng, how.cutmix, *self._shape[:2])) for row, other in pair]
-        return [self._blended(row, other, mixing.drawn_blend(rng, how.mixup)) for row, other in pair]
+            mixed = [self._pasted(row, other, mixing.drawn_box(rng, how.cutmix, *self._shape[:2])) for row, other in pair]
+        else:
+            mixed = [self._blended(row, other, mixing.drawn_blend(rng, how.mixup)) for row, other in pair]
+        return stacked(mixed)
 
     def _pasted(self, row: Example, other: Example, box: mixing.Box) -> Example:
         pixels = row["pixels"].copy()

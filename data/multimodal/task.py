@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from data import paths
-from data.features import Features
+from data.features import Features, stacked
 from data.images import crops
 from data.images.config import ImageData
 from data.images.task import ImageTask, TakesPictures
@@ -119,10 +119,10 @@ class MultimodalTask(Task[MultimodalData]):
         """The rows of a pool."""
         return self.data.packing.pool
 
-    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> list[Example]:
+    def combine(self, rows: Sequence[Example], rng: np.random.Generator) -> Example:
         """Returns rows of one text each as packs: see data.multimodal.config.Packing."""
         del rng
-        return _packed(self.data.features(), rows, self.data.packing.pool)
+        return stacked(_packed(self.data.features(), rows, self.data.packing.pool))
 
     def as_features(self, row: Example, rng: np.random.Generator | None = None) -> Example:
         """Returns a row of one text, nothing moved or hidden without a generator."""

@@ -3,6 +3,7 @@
 The step is the only iterator state. data/reading/examples.py reads the rows; nothing here imports TensorFlow.
 """
 
+import bisect
 import functools
 import itertools
 import multiprocessing
@@ -18,9 +19,8 @@ import numpy as np
 from jax.sharding import Sharding, SingleDeviceSharding
 
 from data.config import DataConfig
-from data.features import Feature
+from data.features import Example, Feature, joined
 from data.reading.examples import Source
-from data.task import Example
 
 ENDLESS = 2**62
 _LEAVE = functools.partial(os._exit, 1)
@@ -55,7 +55,7 @@ class Batches:
         alone = SingleDeviceSharding(jax.local_devices()[0])
         self._shardings = {name: shardings[name] or alone for name in self._shapes}
         self._local_rows = sorted({i for name in self._shapes for i in self._rows_of(name)})
-        self._rows: tuple[int, Iterator[Example]] | None = None  # from workers, and the step that they read next
+        self._ahead: tuple[int, Iterator[Example]] | None = None  # from workers, and the step that they read next
 
     def __call__(self, step: int) -> dict[str, jax.Array]:
         """Returns the batch of this step: arrays with rows in front, cut over the mesh."""
@@ -82,28 +82,31 @@ class Batches:
 
         def place(name: str, shape: tuple[int, ...]) -> jax.Array:
             def shard(index):
-                return np.stack([rows[i][name] for i in _range(index[0], shape[0])])[:, *index[1:]]
+                wanted = _range(index[0], shape[0])
+                first = bisect.bisect_left(self._local_rows, wanted.start)
+                return rows[name][first : first + len(wanted), *index[1:]]
 
             return jax.make_array_from_callback(shape, self._shardings[name], shard)
 
         return {name: place(name, shape) for name, shape in self._shapes.items()}
 
-    def _read(self, step: int) -> dict[int, Example]:
+    def _read(self, step: int) -> Example:
+        """Returns the rows of this process, in front of each array."""
         if not self.workers:
-            return {i: self.source.row(_index(step, i, self.data.batch_size)) for i in self._local_rows}
-        if self._rows is None or self._rows[0] != step:
-            self._rows = step, _read_ahead(self.source, self._local_rows, step, self.data.batch_size, self.workers)
-        rows = dict(zip(self._local_rows, itertools.islice(self._rows[1], len(self._local_rows)), strict=True))
-        self._rows = step + 1, self._rows[1]
+            return self.source.rows([_index(step, i, self.data.batch_size) for i in self._local_rows])
+        if self._ahead is None or self._ahead[0] != step:
+            self._ahead = step, _read_ahead(self.source, self._local_rows, step, self.data.batch_size, self.workers)
+        rows = next(self._ahead[1])
+        self._ahead = step + 1, self._ahead[1]
         return rows
 
     def close(self) -> None:
         self._reader.shutdown(wait=True, cancel_futures=True)
-        self._rows = None
+        self._ahead = None
 
 
 def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: int, workers: int) -> Iterator[Example]:
-    """Yields this process's rows from a step on, in order, read by Grain's worker processes."""
+    """Yields this process's rows of each step from one on, read by Grain's worker processes."""
     import grain
     from absl import flags
 
@@ -117,16 +120,13 @@ def _read_ahead(source: Source, local_rows: list[int], step: int, batch_size: in
 
     def read(at: int) -> Example:
         end_with_parent()
-        rows = [source.row(_index(at // n, place, batch_size)) for place in parts[at % n]]
-        return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
+        return source.rows([_index(at // n, place, batch_size) for place in parts[at % n]])
 
     stacks: Any = grain.MapDataset.range(step * n, ENDLESS).map(read)
     options = grain.MultiprocessingOptions(num_workers=workers, per_worker_buffer_size=max(1, 2 * n // workers))
-    stacks = stacks.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)).mp_prefetch(options)
-    for stack in stacks:
-        arrays = {name: np.asarray(array) for name, array in stack.items()}
-        for row in range(len(next(iter(arrays.values())))):
-            yield {name: array[row] for name, array in arrays.items()}
+    stacks = iter(stacks.to_iter_dataset(grain.ReadOptions(num_threads=1, prefetch_buffer_size=2)).mp_prefetch(options))
+    while step_of := list(itertools.islice(stacks, n)):
+        yield joined(step_of)
 
 
 @functools.cache

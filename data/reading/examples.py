@@ -1,39 +1,45 @@
 """Rows by index, from a prepared cache or random, augmented anew each time. No TensorFlow, no JAX."""
 
-import dataclasses
+import abc
 import hashlib
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 
 from data import untrusted
 from data.config import DataConfig
-from data.features import Feature
+from data.features import Example, Feature, joined, stacked
 from data.kinds import task_of
 from data.reading.caches import cache_folder, check_rows, read_manifest
 from data.reading.records import Records
-from data.task import DataError, Example, Task
+from data.task import DataError, Task
 from models.families import ModelConfig
 
 
-class Source(Protocol):
-    """An endless sequence of rows."""
+class Source(abc.ABC):
+    """An endless sequence of rows.
 
-    @property
-    def fingerprint(self) -> str:
-        """Returns a name for everything that the rows depend on, besides the index."""
-        ...
+    Attributes:
+      fingerprint: names everything that the rows depend on, besides the index.
+    """
 
+    fingerprint: str
+
+    @abc.abstractmethod
     def row(self, index: int) -> Example:
         """Returns the row at a global index: arrays as the features say."""
-        ...
+
+    def rows(self, indices: Sequence[int]) -> Example:
+        """Returns the rows at ascending indices, in front of each array."""
+        return stacked([self.row(index) for index in indices])
 
 
-class SyntheticSource:
+class SyntheticSource(Source):
     """Rows of random data: a row depends on the seed and its index alone."""
 
     def __init__(self, task: Task, model: ModelConfig):
@@ -44,7 +50,7 @@ class SyntheticSource:
         return self.task.synthetic(np.random.default_rng((self.seed, index)), self.model)
 
 
-class CacheSource:
+class CacheSource(Source):
     """Rows of a prepared cache, shuffled anew in every epoch, its parts (languages, sources of text) mixed by their weights
     (data.task.Task.weights), read by Grain."""
 
@@ -72,32 +78,36 @@ class CacheSource:
             return unpack(np.frombuffer(cast(bytes, self._rows[index]), np.uint8), self.stored)
 
 
-@dataclasses.dataclass
-class AugmentedSource:
+class AugmentedSource(Source):
     """Rows augmented by their task, and then combined with their neighbours (data.task.Task.combine).
 
     A row depends on the seed and the index alone. The neighbours that were combined with the last row are kept: read in order,
     each is augmented once.
     """
 
-    task: Task
-    source: Source
-    assets: Any
-    _last: tuple[int, list[Example]] = dataclasses.field(default=(-1, []), init=False, repr=False)
-
-    @property
-    def fingerprint(self) -> str:
-        return f"{self.source.fingerprint}-{self.task.augmentation}"
+    def __init__(self, task: Task, source: Source, assets: Any):
+        self.task, self.source, self.assets = task, source, assets
+        self.fingerprint = f"{source.fingerprint}-{task.augmentation}"
+        self._last: tuple[int, Example] = -1, {}
 
     def row(self, index: int) -> Example:
-        size = self.task.group_size
-        group, place = divmod(index, self.task.rows_per_group)
-        last, rows = self._last
-        if last != group:
+        return {name: array[0] for name, array in self.rows([index]).items()}
+
+    def rows(self, indices: Sequence[int]) -> Example:
+        size, parts = self.task.rows_per_group, []
+        for group, members in itertools.groupby(indices, lambda index: index // size):
+            places = [index % size for index in members]
+            whole = self._group(group)
+            parts.append(whole if places == [*range(size)] else {name: array[places] for name, array in whole.items()})
+        return joined(parts)
+
+    def _group(self, group: int) -> Example:
+        """Returns the rows that are combined with each other, in front."""
+        if self._last[0] != group:
+            size = self.task.group_size
             rows = [self._augmented(i) for i in range(group * size, (group + 1) * size)]
-            rows = self.task.combine(rows, np.random.default_rng((self.task.data.seed, 2, group)))
-            self._last = group, rows
-        return rows[place]
+            self._last = group, self.task.combine(rows, np.random.default_rng((self.task.data.seed, 2, group)))
+        return self._last[1]
 
     def _augmented(self, index: int) -> Example:
         rng = np.random.default_rng((self.task.data.seed, 1, index))

@@ -77,16 +77,32 @@ def look_up(table_NRM: jax.Array, ids_BS: jax.Array, weights_BS: jax.Array, plac
 def _vectors(table_NRM: jax.Array, bin_S: np.ndarray, row_BS: jax.Array) -> jax.Array:
     """Returns the vectors [B, S, M] of rows in their columns' bins."""
     _, rows, size = table_NRM.shape
-    return table_NRM.reshape(-1, size)[jnp.asarray(bin_S * rows) + row_BS]
+    return table_NRM.reshape(-1, size).at[jnp.asarray(bin_S * rows) + row_BS].get(mode="promise_in_bounds")
 
 
 def _pooled(x_BSM: jax.Array, weights_BS: jax.Array, hotness: Sequence[int]) -> jax.Array:
     """Returns [B, F, M], the weighted sums of consecutive columns."""
     x_BSM = x_BSM * weights_BS[..., None]
-    if set(hotness) == {1}:
-        return x_BSM
+    return x_BSM if set(hotness) == {1} else _summed(x_BSM, tuple(hotness))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _summed(x_BSM: jax.Array, hotness: tuple[int, ...]) -> jax.Array:
+    """Returns [B, F, M], the sums of consecutive columns.
+
+    The derivative of a slice is padded with zeros, and on CPUs XLA asks for each element of the sum of all of them which slice it
+    is in; here it is repeated.
+    """
     ends = np.cumsum(hotness)
     return jnp.stack([jnp.sum(x_BSM[:, end - n : end], axis=1) for end, n in zip(ends, hotness, strict=True)], axis=1)
+
+
+def _repeated(hotness: tuple[int, ...], _: None, dx_BFM: jax.Array) -> tuple[jax.Array]:
+    table_S = np.repeat(np.arange(len(hotness)), hotness)
+    return (dx_BFM.at[:, table_S].get(mode="promise_in_bounds"),)
+
+
+_summed.defvjp(lambda x_BSM, hotness: (_summed(x_BSM, hotness), None), _repeated)
 
 
 def _whole(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:

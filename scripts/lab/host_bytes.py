@@ -79,14 +79,14 @@ def _child(args: argparse.Namespace, e: Experiment) -> int:
 
     from data.reading.batches import Batches, batch_shapes
     from data.reading.caches import cache_folder
-    from data.reading.examples import open_source
+    from data.reading.examples import Source, open_source
     from trainers.plan import make_plan
 
     plan = make_plan(e)
     source = open_source(e.data, e.model)
     read: list[int] = []
 
-    class Counted:
+    class Counted(Source):
         fingerprint = source.fingerprint
 
         def row(self, index: int) -> Any:

@@ -50,7 +50,7 @@ def observe(notes: Path) -> None:
     def note(name: str, p: Plan, current: state.State) -> None:
         (notes / f"{name}-{int(current.step)}.{number}").write_bytes(pickle.dumps(pieces(p, current)))
 
-    class Source:
+    class Source(examples.Source):
         def __init__(self, inner: examples.Source):
             self.inner, self.fingerprint = inner, inner.fingerprint
 

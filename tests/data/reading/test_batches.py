@@ -21,7 +21,7 @@ from data.kinds import task_of
 from data.labelled.config import LabelledData
 from data.reading.batches import Batches
 from data.reading.caches import check_vocabularies
-from data.reading.examples import AugmentedSource, CacheSource, SyntheticSource, open_source, unpack
+from data.reading.examples import AugmentedSource, CacheSource, Source, SyntheticSource, open_source, unpack
 from data.task import DataError
 from data.text import masking
 from data.text.config import MaskedTextData
@@ -126,16 +126,16 @@ def test_a_process_reads_only_its_rows(m4):
     class Asked(SyntheticSource):
         """Remembers which rows it was asked for."""
 
-        rows: ClassVar[list[int]] = []
+        asked: ClassVar[list[int]] = []
 
         def row(self, index):
-            self.rows.append(index)
+            self.asked.append(index)
             return super().row(index)
 
     data = TranslationData(batch_size=8, source_length=6, target_length=4)
     batches = Batches(Asked(task_of(data), m4.model), data, dict.fromkeys(data.features(), Half()))  # type: ignore[arg-type]
     batches._read(3)
-    assert Asked.rows == [28, 29, 30, 31]
+    assert Asked.asked == [28, 29, 30, 31]
 
 
 def test_data_that_does_not_fit_is_refused(tmp_path, m4, monkeypatch):
@@ -180,7 +180,7 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     e = registry.tiny(registry.load("bert.quickstart"))
     data = dataclasses.replace(e.data, length=40)
 
-    class Same:
+    class Same(Source):
         """A source whose rows are all alike."""
 
         fingerprint = "same"
@@ -203,7 +203,7 @@ def test_masking_changes_with_every_epoch_and_never_with_the_reader():
     c, d = labelled.row(0), labelled.row(1)
     assert (c["tokens"] != d["tokens"]).any() and 5 < np.sum(c["tokens"] == 1) < 35
     assert_array_equal(c["tokens"], labelled.row(0)["tokens"])
-    other = dataclasses.replace(labelled, task=task_of(dataclasses.replace(noisy, masked=0.4)))
+    other = AugmentedSource(task_of(dataclasses.replace(noisy, masked=0.4)), Same(), labelled.assets)
     assert labelled.fingerprint != other.fingerprint
 
 
