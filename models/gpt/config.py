@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.parts.attention.config import Learned, RelativeBuckets, Rotary
+from models.parts.attention.config import Alibi, RelativeBuckets, Rotary
 from models.parts.transformer_config import LmConfig, StackConfig
 
 Dialect = Literal[
@@ -18,6 +18,12 @@ Dialect = Literal[
     "phi3",
     "olmo2",
     "smollm3",
+    "granite",
+    "gpt_neox",
+    "opt",
+    "gptj",
+    "falcon",
+    "bloom",
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
@@ -42,16 +48,16 @@ class GptConfig(StackConfig, LmConfig):
     """
 
     family: ClassVar[str] = "gpt"
+    norms_embeddings: ClassVar[bool] = True
 
     prefix: bool = False
     dialect: Dialect = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.positions, Learned) and self.positions.first:
-            raise ValueError(f"positions.first={self.positions.first}: a decoder's rows begin at the table's; nearest is 0")
-        if self.prefix and isinstance(self.positions, RelativeBuckets):
-            raise ValueError("prefix=True: with positions=RelativeBuckets there is no such model here; nearest is Rotary")
+        if self.prefix and isinstance(self.positions, RelativeBuckets | Alibi):
+            kind = type(self.positions).__name__
+            raise ValueError(f"prefix=True: with positions={kind} there is no such model here; nearest is Rotary")
         if (mtp := self.output.mtp) < 0:
             raise ValueError(f"output.mtp={mtp}: must be 0 or more; DeepSeek-V3's are 0.3 and 0.1")
         if mtp and (self.prefix or not isinstance(self.positions, Rotary) or len(self.layer_group) > 1):
