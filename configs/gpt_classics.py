@@ -1,6 +1,6 @@
 """Released decoders from before LLaMA's shape was common, and Granite: for fine-tuning them and for plans of pods.
 
-The counts of parameters are exact. As those of gpt_released: optimizer and schedule are gpt.llama2_70b's, the data are random tokens,
+The counts of parameters are exact. As in gpt_released, optimizer and schedule are gpt.llama2_70b's, the data are random tokens,
 and the slice of a pod is one that fits.
 """
 
@@ -17,8 +17,8 @@ from models.sharding.layouts import fully_sharded
 
 
 def pythia_6_9b() -> Experiment:
-    """Pythia 6.9B (arXiv 2304.01373), a GPT-NeoX: attention beside the feed-forward network, each with a norm, and a quarter of each
-    head turned; 32 layers of 4096; 6,857,302,016 parameters."""
+    """Pythia 6.9B (arXiv 2304.01373), a GPT-NeoX: attention beside the feed-forward network, each with a norm, and a quarter of
+    each head turned; 32 layers of 4096; 6,857,302,016 parameters."""
     shape: dict[str, Any] = dict(positions=Rotary(dims=32), biases="qkvo", order="parallel_two", output=Output(tied=False))
     return _released(_decoder("gpt_neox", vocab=50_432, layers=32, dim=4096, heads=32, **shape))
 
@@ -37,8 +37,8 @@ def gptj_6b() -> Experiment:
 
 
 def falcon_7b() -> Experiment:
-    """Falcon 7B (arXiv 2311.16867): parallel layers, one head of keys and values for 71 of queries; 32 layers of 4544; 6,921,720,704
-    parameters."""
+    """Falcon 7B (arXiv 2311.16867): parallel layers, one head of keys and values for 71 of queries; 32 layers of 4544;
+    6,921,720,704 parameters."""
     shape: dict[str, Any] = dict(positions=Rotary(), kv_heads=1, order="parallel", bias=False)
     return _released(_decoder("falcon", vocab=65_024, layers=32, dim=4544, heads=71, **shape))
 

@@ -36,8 +36,9 @@ Dialect = Literal[
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GptConfig(StackConfig, LmConfig):
     """A decoder that predicts the next token, dense or with mixtures of experts. configs/gpt.py has the published rows: GPT-2
-    and 3, GSPMD's, Megatron's, PaLM and MaxText's; configs/gpt_released.py has LLaMA and its followers, and
-    configs/gpt_experts.py those with experts. All of them are settings of the inherited fields.
+    and 3, GSPMD's, Megatron's, PaLM and MaxText's; configs/gpt_released.py has LLaMA and its followers, configs/gpt_classics.py
+    Pythia, OPT, GPT-J, Falcon, BLOOM and Granite, and configs/gpt_experts.py those with experts. All of them are settings of the
+    inherited fields.
 
     Attributes:
       prefix: what a text begins with and is not predicted (a batch's `loss_weights` is 0; in generation the prompt) sees all of

@@ -49,9 +49,9 @@ class NormConfig:
       bias: adds a bias.
       eps: is added to the variance.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original Transformer's and
-        BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "parallel_two" the same with two norms (GPT-NeoX,
-        arXiv 2204.06745, section 2.1); "sandwich" x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118, section 2); "reordered"
-        x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post" have a norm at the end.
+        BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "parallel_two" the same with a norm for
+        each (GPT-NeoX, arXiv 2204.06745, section 2.1); "sandwich" x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118, section 2);
+        "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post" have a norm at the end.
       branch_scale: factor of what is added to x (Granite: residual_multiplier).
       embedding: the embeddings have a norm too (BLOOM, arXiv 2211.05100, section 3.2.2); of a decoder alone.
     """

@@ -62,8 +62,8 @@ def granite(dim: int, hidden: int) -> dict[str, Any]:
 
 
 FALCON_40B = dict(num_kv_heads=8, new_decoder_architecture=True)
-# The settings of released folders, and numbers of parameters: Pythia's and BLOOM's are printed on their pages, others are those of
-# their files; all are written here from memory.
+# The settings of released folders, and numbers of parameters: Pythia's and BLOOM's are printed on their pages, others are those
+# of their files; all are written here from memory.
 RELEASED = {
     "pythia_70m": (pythia(6, 512, 8), 70_426_624),
     "pythia_160m": (pythia(12, 768, 12), 162_322_944),
@@ -260,7 +260,11 @@ def test_blooms_settings_have_two_names(tmp_path):
         ("falcon", dict(num_ln_in_parallel_attn=2), "num_ln_in_parallel_attn=2 is not supported, only 1"),
         ("falcon", dict(multi_query=False, num_kv_heads=1), "num_kv_heads=1: without multi_query only num_attention_heads=5"),
         ("falcon_grouped", dict(num_kv_heads=4), "num_attention_heads=6 is no multiple of num_kv_heads=4"),
-        ("falcon_grouped", dict(parallel_attn=False), "parallel_attn=false is not supported with new_decoder_architecture, only true"),
+        (
+            "falcon_grouped",
+            dict(parallel_attn=False),
+            "parallel_attn=false is not supported with new_decoder_architecture, only true",
+        ),
         ("falcon_grouped", dict(num_ln_in_parallel_attn=3), "num_ln_in_parallel_attn=3 is not supported, only 1 or 2"),
         (
             "bloom",

@@ -63,9 +63,7 @@ _LLAMA = dict(
 )
 # Heads of 10, of which no number is a power of 2 in most.
 _WIDE = dict(vocab_size=101, hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20)
-_OPT = dict(
-    vocab_size=101, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, ffn_dim=28, max_position_embeddings=23
-)
+_OPT = dict(vocab_size=101, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, ffn_dim=28, max_position_embeddings=23)
 _GPTJ = dict(vocab_size=101, n_embd=30, n_layer=2, n_head=3, n_inner=20, n_positions=40, rotary_dim=6)
 _FALCON = dict(vocab_size=101, hidden_size=30, num_hidden_layers=2, num_attention_heads=5, ffn_hidden_size=20)
 _GRANITE = dict(embedding_multiplier=3.0, attention_multiplier=0.15, residual_multiplier=0.7, logits_scaling=1.7)
@@ -90,10 +88,7 @@ _CLASSICS = {
         continued=True,
     ),
     "granite": Case(
-        "GraniteForCausalLM",
-        _LLAMA | _GRANITE | dict(num_attention_heads=9, num_key_value_heads=3),
-        left=True,
-        continued=True,
+        "GraniteForCausalLM", _LLAMA | _GRANITE | dict(num_attention_heads=9, num_key_value_heads=3), left=True, continued=True
     ),
     "granite_tied": Case(
         "GraniteForCausalLM",
@@ -102,7 +97,7 @@ _CLASSICS = {
     ),
     "gptj": Case("GPTJForCausalLM", _GPTJ, left=True, continued=True),
     "gptj_whole": Case("GPTJForCausalLM", _GPTJ | dict(rotary_dim=10, tie_word_embeddings=True), continued=True),
-    # As the 7B, with one head of keys and values; as the 40B, with groups and two norms; groups and one norm; one after the other.
+    # As the 7B, with one head of keys and values; as the 40B, with groups and two norms; with one norm; one after the other.
     "falcon": Case("FalconForCausalLM", _FALCON, left=True, continued=True),
     "falcon_grouped": Case(
         "FalconForCausalLM",
@@ -120,13 +115,9 @@ _CLASSICS = {
         "FalconForCausalLM", _FALCON | dict(multi_query=False, parallel_attn=False, bias=True), continued=True
     ),
     # Five heads, of which one has a slope of the next power of 2.
-    "bloom": Case(
-        "BloomForCausalLM", dict(vocab_size=101, hidden_size=30, n_layer=2, n_head=5), left=True, continued=True
-    ),
+    "bloom": Case("BloomForCausalLM", dict(vocab_size=101, hidden_size=30, n_layer=2, n_head=5), left=True, continued=True),
     "bloom_untied": Case(
-        "BloomForCausalLM",
-        dict(vocab_size=101, hidden_size=24, n_layer=3, n_head=8, tie_word_embeddings=False),
-        continued=True,
+        "BloomForCausalLM", dict(vocab_size=101, hidden_size=24, n_layer=3, n_head=8, tie_word_embeddings=False), continued=True
     ),
 }
 _THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}

@@ -2,8 +2,8 @@
 
     python -m tests.parity.draws KIND...          20 folders of each model type of DRAWS
 
-A drawn config.json is read here, gets random weights, and is read there as it was drawn; then logits of rows with padding on either
-side are compared, in float32. A difference counts relative to the largest logit, or to 1.
+A drawn config.json is read here, gets random weights, and is read there as it was drawn; then logits of rows with padding on
+either side are compared, in float32. A difference counts relative to the largest logit, or to 1.
 """
 
 import json
@@ -97,9 +97,7 @@ def _granite(d: Draw) -> Drawn:
 
 def _gptj(d: Draw) -> Drawn:
     return d.sizes("n_embd", "n_layer", "n_head", d.one_of("n_inner", "")) | dict(
-        rotary_dim=d.dims,
-        activation_function=d.one_of("gelu_new", "relu", "gelu"),
-        layer_norm_epsilon=d.one_of(1e-5, 1e-3),
+        rotary_dim=d.dims, activation_function=d.one_of("gelu_new", "relu", "gelu"), layer_norm_epsilon=d.one_of(1e-5, 1e-3)
     )
 
 

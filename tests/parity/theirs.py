@@ -117,7 +117,7 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 def continuations(model, given: dict[str, np.ndarray]) -> np.ndarray:
-    """Returns the eight tokens that a decoder writes after each row without its padding, greedily; 0 is no word, and none ends."""
+    """Returns the eight tokens that a decoder writes after each row without padding, greedily; 0 is no word, and none ends."""
     ids = []
     for tokens, mask in zip(given["tokens"], given["mask"], strict=True):
         row = torch.from_numpy(tokens[mask > 0]).long()[None]

@@ -1,7 +1,7 @@
 """Decoders in Hugging Face's files: which class of `transformers` a model is, and how its tensors are called there. No JAX.
 
-GPT-2 (gpt2.py) and those of classics.py have names of their own; all others have LLaMA's, with differences that dialects.py and, for
-classes with experts, mixtures.py list. llama.py and experts.py have the tensors.
+GPT-2 (gpt2.py) and the classes of classics.py have names of their own; all others have LLaMA's, with differences that dialects.py
+and, for classes with experts, mixtures.py list. llama.py and experts.py have the tensors.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,9 @@ class _HuggingFace(Interchange[GptConfig]):
         kind = self.model_type_of(c)
         own = _OWN_NAMES.get(kind)
         body = own.entries(c) if own else llama.entries(c, kind, fused=_DIALECTS[kind].fused)
-        matrix, *bias = dense(_output(kind), "softmax.weight", (c.model_dim, c.vocab), bias="softmax.bias" if c.output.bias else "")
+        matrix, *bias = dense(
+            _output(kind), "softmax.weight", (c.model_dim, c.vocab), bias="softmax.bias" if c.output.bias else ""
+        )
         return body + ([] if c.output.tied else [matrix]) + bias
 
     def tied_tensors(self, c: GptConfig) -> dict[str, str]:

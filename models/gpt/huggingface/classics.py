@@ -1,7 +1,7 @@
 """GPT-NeoX, OPT, GPT-J, Falcon and BLOOM in Hugging Face's files: settings and names of tensors, a table each. No JAX.
 
-An absent key means what it means in `transformers` 5.23. All have layer norms with biases and feed-forward networks without gates;
-their queries, keys and values are one tensor, in which those of a group of heads stand together, but for OPT and GPT-J.
+An absent key means what it means in `transformers` 5.23. All have layer norms with biases and feed-forward networks without
+gates; queries, keys and values are one tensor, in which those of a group of heads stand together, but for OPT and GPT-J.
 """
 
 from typing import Any
@@ -64,7 +64,10 @@ def _biases(key: str, *, default: bool) -> Row:
 def _read_neox_rotary(theirs: Settings) -> Fields:
     head_dim = setting(theirs, "hidden_size", int) // setting(theirs, "num_attention_heads", int)
     given = setting(theirs, "rope_scaling", dict, {}) or setting(theirs, "rope_parameters", dict, {})
-    outer = {"rope_theta": setting(theirs, "rotary_emb_base", float), "partial_rotary_factor": setting(theirs, "rotary_pct", float)}
+    outer = {
+        "rope_theta": setting(theirs, "rotary_emb_base", float),
+        "partial_rotary_factor": setting(theirs, "rotary_pct", float),
+    }
     longest = setting(theirs, "max_position_embeddings", int)
     types = {"default": "default", "linear": "linear"}
     return {"positions": rope.turning(outer | given, head_dim, theta=1e4, longest=longest, partial=True, types=types)}
@@ -209,7 +212,9 @@ _GPTJ = OwnNames(
 
 def _read_falcon(theirs: Settings) -> Fields:
     """Returns the order of norms and the heads of keys and values, which the 7B, the 40B and the first ones say differently."""
-    new, shared_heads, parallel = (setting(theirs, key, bool) for key in ("new_decoder_architecture", "multi_query", "parallel_attn"))
+    new, shared_heads, parallel = (
+        setting(theirs, key, bool) for key in ("new_decoder_architecture", "multi_query", "parallel_attn")
+    )
     heads, norms = setting(theirs, "num_attention_heads", int), setting(theirs, "num_ln_in_parallel_attn", int, None)
     given = setting(theirs, "num_kv_heads", int, heads)
     kv_heads = given if new else 1 if shared_heads else heads
@@ -230,8 +235,8 @@ def _write_falcon(c: GptConfig) -> dict[str, Any]:
     kv_heads, heads, order = c.attention.groups, c.attention.heads, c.norm.order
     if order not in ("parallel", "parallel_two", "pre") or (order == "pre" and kv_heads not in (1, heads)):
         raise InterchangeError(
-            f"no Falcon of Hugging Face is like this model: norm.order={order!r} with attention.kv_heads={kv_heads}, only 'parallel' "
-            "and 'parallel_two', or 'pre' with 1 or as many as heads"
+            f"no Falcon of Hugging Face is like this model: norm.order={order!r} with attention.kv_heads={kv_heads}, only "
+            "'parallel' and 'parallel_two', or 'pre' with 1 or as many as heads"
         )
     new = order == "parallel_two" or (order == "parallel" and kv_heads not in (1, heads))
     return {
@@ -253,7 +258,8 @@ _FALCON = OwnNames(
     config=GptConfig,
     name="Falcon",
     architectures=("FalconForCausalLM", "FalconModel"),
-    fields=without(_FIELDS, "attention.groups", "attention.biases", "feed_forward.bias") | {"positions.class": lambda c: "Rotary"},
+    fields=without(_FIELDS, "attention.groups", "attention.biases", "feed_forward.bias")
+    | {"positions.class": lambda c: "Rotary"},
     initial={"dialect": "falcon"},
     rows=(
         *shared(tied=True),

@@ -153,7 +153,9 @@ def _read_multiplier(theirs: Settings) -> Fields:
     """Returns the dimension by whose square root logits of attention are divided, for a factor that they have instead."""
     multiplier = setting(theirs, "attention_multiplier", float)
     if not 1e-6 < multiplier < 1e6:
-        raise InterchangeError(f"config.json: attention_multiplier={multiplier:g}: must be within 1e-6 and 1e6; Granite's are 1/64")
+        raise InterchangeError(
+            f"config.json: attention_multiplier={multiplier:g}: must be within 1e-6 and 1e6; Granite's are 1/64"
+        )
     return {"attention.scale_dim": multiplier**-2}
 
 
