@@ -19,7 +19,7 @@ from safetensors.numpy import load_file, save_file
 
 from configs.experiment import Lora
 from models.errors import UserError
-from models.families import interchange_of
+from models.gpt.huggingface import INTERCHANGE
 from models.gpt.huggingface.rope import share_of
 from models.interchange import Entry, InterchangeError, Part
 from models.parts.attention.config import Alibi, GroupedQuery, Learned
@@ -31,9 +31,6 @@ from tests.parity import ours
 from tests.parity.live import FIXTURES
 from trainers import lora
 from trainers.weights.huggingface import HuggingFace
-
-INTERCHANGE = interchange_of("gpt")
-assert INTERCHANGE is not None
 
 
 def sizes(kind: str, names: tuple[str, str, str], layers: int, dim: int, heads: int, vocab: int, **more: Any) -> dict[str, Any]:
@@ -124,7 +121,7 @@ def test_slopes_are_the_papers():
 
 
 def test_groups_of_heads_alternate():
-    """Of two groups the file has queries 0 1, key 0, value 0, then queries 2 3, key 1, value 1; and they go back."""
+    """The file has of two groups queries 0 1, key 0, value 0, then queries 2 3, key 1, value 1; and they go back."""
     parts = (Part("q", (1, 4, 1), 1), Part("k", (1, 2, 1), 1), Part("v", (1, 2, 1), 1))
     entry = Entry("qkv", parts, transposed=True, groups=2)
     rows = np.arange(8.0)[:, None]

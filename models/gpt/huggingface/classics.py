@@ -28,7 +28,7 @@ _TWO_NORMS: Names = {"input_layernorm": "attention_norm", "post_attention_layern
 
 def _fused(attention: str) -> Names:
     """Returns the names of the projections of a layer whose attention is called so."""
-    return {f"{attention}.{theirs}": ours for theirs, ours in _FUSED.items()} | _NETWORK
+    return {**{f"{attention}.{theirs}": ours for theirs, ours in _FUSED.items()}, **_NETWORK}
 
 
 def _dropouts(*keys: str, default: float = 0.0) -> tuple[Row, ...]:
@@ -44,12 +44,13 @@ def _biases(key: str, *, default: bool) -> Row:
     """Returns the row of a setting that all projections of a layer have biases."""
 
     def write(c: GptConfig) -> dict[str, Any]:
-        if (c.attention.biases, c.feed_forward.bias) not in (("", False), ("qkvo", True)):  # pyright: ignore
+        of_attention, hidden = getattr(c.attention, "biases", None), c.feed_forward.bias
+        if (of_attention, hidden) not in (("", False), ("qkvo", True)):
             raise InterchangeError(
                 f"Hugging Face's classes with {key} have biases of all projections or of none, but attention.biases="
-                f"{c.attention.biases!r}, feed_forward.bias={c.feed_forward.bias}"  # pyright: ignore
+                f"{of_attention!r}, feed_forward.bias={hidden}"
             )
-        return {key: c.feed_forward.bias}
+        return {key: hidden}
 
     def read(theirs: Settings) -> Fields:
         biased = setting(theirs, key, bool)
@@ -106,7 +107,7 @@ _NEOX = OwnNames(
     stack="layers",
     final_norm="final_layer_norm",
     output="embed_out",
-    names=lambda c: _TWO_NORMS | _fused("attention"),
+    names=lambda c: {**_TWO_NORMS, **_fused("attention")},
     groups=lambda c: c.attention.heads,
     buffers=(".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq"),
 )
@@ -285,7 +286,7 @@ _FALCON = OwnNames(
     embedding="word_embeddings",
     stack="h",
     final_norm="ln_f",
-    names=lambda c: _falcon_norms(c) | _fused("self_attention"),
+    names=lambda c: {**_falcon_norms(c), **_fused("self_attention")},
     groups=lambda c: c.attention.groups,
     buffers=(".rotary_emb.inv_freq", ".self_attention.rotary.inv_freq"),
 )
@@ -330,7 +331,7 @@ _BLOOM = _Bloom(
     embedding_norm="word_embeddings_layernorm",
     stack="h",
     final_norm="ln_f",
-    names=lambda c: _TWO_NORMS | _fused("self_attention"),
+    names=lambda c: {**_TWO_NORMS, **_fused("self_attention")},
     groups=lambda c: c.attention.heads,
 )
 
