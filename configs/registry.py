@@ -28,7 +28,7 @@ class ConfigError(UserError):
 
 MODULES: dict[str, str] = {}  # further modules with experiments, beside those of configs/: name -> module
 # Modules of configs/ whose experiments are named otherwise, as another module's most often.
-PARTS = {"gpt_experts": "gpt", "gpt_released": "gpt", "mlperf_language": "mlperf"}
+PARTS = {"gpt_classics": "gpt", "gpt_experts": "gpt", "gpt_released": "gpt", "mlperf_language": "mlperf"}
 
 
 def names() -> list[str]:

@@ -59,6 +59,12 @@ _LATER = frozenset(
         "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
+        "model.output.divisor: 1.0",
+        *(
+            f"model.{part}norm.{line}"
+            for part in ("", "towers.audio.", "towers.vision.")
+            for line in ("branch_scale: 1.0", "embedding: false")
+        ),
     )
 )
 

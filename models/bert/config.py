@@ -46,6 +46,8 @@ class BertConfig(LmConfig):
         super().__post_init__()
         if self.output.mtp:
             raise ValueError(f"output.mtp={self.output.mtp}: an encoder has no second prediction head; the nearest is 0")
+        if self.output.divisor != 1:
+            raise ValueError(f"output.divisor={self.output.divisor}: an encoder's logits are not divided; the nearest is 1")
         if self.bare_first and (self.norm.order != "pre" or self.layers < 2):
             raise ValueError(
                 f"bare_first=True: norm.order={self.norm.order!r}, layers={self.layers}: needs order 'pre', 2 layers or more"

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.parts.attention.config import Learned, RelativeBuckets, Rotary
+from models.parts.attention.config import Alibi, RelativeBuckets, Rotary
 from models.parts.transformer_config import LmConfig, StackConfig
 
 Dialect = Literal[
@@ -18,6 +18,12 @@ Dialect = Literal[
     "phi3",
     "olmo2",
     "smollm3",
+    "granite",
+    "gpt_neox",
+    "opt",
+    "gptj",
+    "falcon",
+    "bloom",
     "mixtral",
     "qwen2_moe",
     "qwen3_moe",
@@ -30,8 +36,9 @@ Dialect = Literal[
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class GptConfig(StackConfig, LmConfig):
     """A decoder that predicts the next token, dense or with mixtures of experts. configs/gpt.py has the published rows: GPT-2
-    and 3, GSPMD's, Megatron's, PaLM and MaxText's; configs/gpt_released.py has LLaMA and its followers, and
-    configs/gpt_experts.py those with experts. All of them are settings of the inherited fields.
+    and 3, GSPMD's, Megatron's, PaLM and MaxText's; configs/gpt_released.py has LLaMA and its followers, configs/gpt_classics.py
+    Pythia, OPT, GPT-J, Falcon, BLOOM and Granite, and configs/gpt_experts.py those with experts. All of them are settings of the
+    inherited fields.
 
     Attributes:
       prefix: what a text begins with and is not predicted (a batch's `loss_weights` is 0; in generation the prompt) sees all of
@@ -42,16 +49,16 @@ class GptConfig(StackConfig, LmConfig):
     """
 
     family: ClassVar[str] = "gpt"
+    norms_embeddings: ClassVar[bool] = True
 
     prefix: bool = False
     dialect: Dialect = ""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if isinstance(self.positions, Learned) and self.positions.first:
-            raise ValueError(f"positions.first={self.positions.first}: a decoder's rows begin at the table's; nearest is 0")
-        if self.prefix and isinstance(self.positions, RelativeBuckets):
-            raise ValueError("prefix=True: with positions=RelativeBuckets there is no such model here; nearest is Rotary")
+        if self.prefix and isinstance(self.positions, RelativeBuckets | Alibi):
+            kind = type(self.positions).__name__
+            raise ValueError(f"prefix=True: with positions={kind} there is no such model here; nearest is Rotary")
         if (mtp := self.output.mtp) < 0:
             raise ValueError(f"output.mtp={mtp}: must be 0 or more; DeepSeek-V3's are 0.3 and 0.1")
         if mtp and (self.prefix or not isinstance(self.positions, Rotary) or len(self.layer_group) > 1):

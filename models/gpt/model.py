@@ -13,7 +13,7 @@ from flax import nnx
 from models.errors import UserError
 from models.gpt.config import GptConfig
 from models.parts import preferences, transformer
-from models.parts.attention.config import Sinusoidal
+from models.parts.attention.config import Learned, Sinusoidal
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.decoder import Cache, Decoder
 from models.parts.kv_cache import LayerCache, Slots, to_cache
@@ -72,6 +72,7 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         self.position_embedding = (
             Embedding(c.max_positions, c.model_dim, k2, inner, std=0.02, axis="positions") if c.max_positions else None
         )
+        self.embedding_norm = transformer.norm(c, scope / "embedding_norm") if c.norm.embedding else None
         self.leading = (
             stack_modules(lambda k: Block(c, k, scope / "leading"), jax.random.fold_in(k3, 0), c.leading) if c.leading else None
         )
@@ -220,7 +221,10 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
         if isinstance(self.c.positions, Sinusoidal):
             x_BLM += sinusoids(positions_BL, self.c.model_dim, dtype)
         elif self.position_embedding is not None:
-            x_BLM += self.position_embedding(positions_BL, dtype)
+            assert isinstance(self.c.positions, Learned)
+            x_BLM += self.position_embedding(positions_BL + self.c.positions.first, dtype)
+        if self.embedding_norm is not None:
+            x_BLM = self.embedding_norm(x_BLM)
         return dropout(x_BLM, self.c.dropout, key)
 
     def output_logits(self, x_BLM: jax.Array) -> jax.Array:
@@ -234,7 +238,8 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
             w_MV, scope = self.embedding.table[...].T, self.embedding.scope
         else:
             w_MV, scope = self.softmax.weight[...], self.softmax.scope
-        return transformer.logits(x_BLM, w_MV, scope, bias=self.softmax.bias, cap=self.c.output.cap)
+        out = self.c.output
+        return transformer.logits(x_BLM, w_MV, scope, bias=self.softmax.bias, cap=out.cap, divisor=out.divisor)
 
     # --- generation ---
 
@@ -244,7 +249,8 @@ class Gpt(Decoder, ContinuesText, ChecksRows, Distils):
 
     @property
     def longest(self) -> int | None:
-        return self.c.max_positions or None
+        positions = self.c.positions
+        return positions.rows - positions.first if isinstance(positions, Learned) else None
 
     def start(self, batch: Batch, hypotheses: int, steps: int) -> Cache:
         """Reads B prompts, and prepares `hypotheses` continuations of each, of up to `steps` tokens; see ContinuesText."""

@@ -14,7 +14,7 @@ def attention_names(theirs: str, names: tuple[str, str, str, str], ours: str = "
     return {f"{theirs}.{name}": f"{ours}.{part}" for name, part in zip(names, "qkvo", strict=True)}
 
 
-def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, **places: Any) -> list[Entry]:
+def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, groups: int = 1, **places: Any) -> list[Entry]:
     """Returns the entries of Transformer layers, in the order of their names.
 
     Args:
@@ -23,6 +23,7 @@ def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, **p
       at: theirs, up to the names of parts, with `{layer}` in it.
       names: theirs of parts; with `{expert}` where there is one for each expert.
       cross: whether they attend to another stack's output too; otherwise the names for it are passed over.
+      groups: of tensors that hold several parts, as of Entry.
       places: as of Entry.
     """
     m, n, d, h = c.model_dim, c.attention.heads, c.attention.head_dim, c.feed_forward.hidden_dim
@@ -44,9 +45,11 @@ def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, **p
             continue
         kinds = [part.rpartition(".")[2] for part in parts]
         projections = [(f"{ours}.{part}", shapes[kind]) for part, kind in zip(parts, kinds, strict=True)]
-        experts = {"experts": moe.experts.count} if moe is not None and "{expert}" in theirs else {}
+        more = {"experts": moe.experts.count} if moe is not None and "{expert}" in theirs else {}
         inputs = 2 if kinds == ["o"] else 1
-        mapped += fused(f"{at}{theirs}", *projections, inputs=inputs, bias=biases[kinds[0]], **places, **experts)
+        if len(parts) > 1:
+            more["groups"] = groups
+        mapped += fused(f"{at}{theirs}", *projections, inputs=inputs, bias=biases[kinds[0]], **places, **more)
     return mapped
 
 

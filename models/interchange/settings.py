@@ -23,7 +23,7 @@ def under(part: str, **values: Any) -> Fields:
 
 # The fields of layers as most released models have them; those of others say what differs.
 STANDARD: Fields = {
-    **under("norm", kind="layer", bias=True),
+    **under("norm", kind="layer", bias=True, branch_scale=1.0, embedding=False),
     **under("feed_forward", gated=False, bias=True),
     "attention.class": lambda c: "GroupedQuery",
     **under("attention", biases="qkvo", qk_norm=None, sinks=False, scale_dim=0.0, per_dim_scale=False, logit_cap=0.0, pattern=()),

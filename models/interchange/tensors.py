@@ -68,9 +68,10 @@ class Entry:
       file: the shape of their tensor, where it has other dimensions than a matrix or vector.
       order: its dimensions in the order of ours, inputs first; by default they are in it.
       transposed: a matrix is stored as [out, in], as in PyTorch.
-      alternating: the parts' outputs follow each other in turn, not side by side.
+      groups: into how many groups the outputs of every part are cut: the first group has the first of each part side by side.
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
+      turned: the leading dimensions of these heads that are rotated; 0 means all.
     """
 
     theirs: str
@@ -83,7 +84,8 @@ class Entry:
     experts: int = 0
     file: Shape = ()
     order: tuple[int, ...] = ()
-    alternating: bool = False
+    groups: int = 1
+    turned: int = 0
 
     @property
     def stacked(self) -> Shape:
@@ -96,10 +98,13 @@ class Entry:
         return self.file or self._shape
 
     @property
+    def _outputs(self) -> int:
+        return sum(part.flat[-1] for part in self.parts)
+
+    @property
     def _shape(self) -> Shape:
         *inputs, _ = self.parts[0].flat
-        outputs = sum(part.flat[-1] for part in self.parts)
-        return (outputs, *inputs) if self.transposed else (*inputs, outputs)
+        return (self._outputs, *inputs) if self.transposed else (*inputs, self._outputs)
 
     def names(self) -> list[str]:
         """Returns their names, one for each layer and, of a layer, one for each expert. Raises InterchangeError where there are
@@ -116,21 +121,19 @@ class Entry:
         if self.file:
             theirs = (theirs.transpose(self.order) if self.order else theirs).reshape(self._shape)
         if self.pairs:
-            theirs = _paired(theirs, self.pairs, 2)
+            theirs = _paired(theirs, self.pairs, 2, self.turned)
         matrix = theirs.T if self.transposed else theirs
-        ends = np.cumsum([part.flat[-1] for part in self.parts])[:-1]
-        n = len(self.parts)
-        pieces = [matrix[..., i::n] for i in range(n)] if self.alternating else np.split(matrix, ends, -1)
+        ends = np.cumsum([part.flat[-1] // self.groups for part in self.parts])[:-1]
+        pieces = np.split(matrix.reshape(*matrix.shape[:-1], self.groups, matrix.shape[-1] // self.groups), ends, -1)
         return [piece.reshape(part.shape) for piece, part in zip(pieces, self.parts, strict=True)]
 
     def join(self, ours: Iterable[np.ndarray]) -> np.ndarray:
         """Returns a tensor of theirs from our parameters of one layer: the inverse of `split`."""
-        pieces = [x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)]
-        matrix = np.concatenate(pieces, -1)
-        if self.alternating:
-            matrix = np.stack(pieces, -1).reshape(matrix.shape)
+        cut = [(*part.flat[:-1], self.groups, part.flat[-1] // self.groups) for part in self.parts]
+        matrix = np.concatenate([x.reshape(shape) for x, shape in zip(ours, cut, strict=True)], -1)
+        matrix = matrix.reshape(*self.parts[0].flat[:-1], self._outputs)
         theirs = matrix.T if self.transposed else matrix
-        theirs = _paired(theirs, self.pairs, -1) if self.pairs else theirs
+        theirs = _paired(theirs, self.pairs, -1, self.turned) if self.pairs else theirs
         if not self.file:
             return theirs
         if not self.order:
@@ -156,8 +159,14 @@ class Conversion:
     packed: bool = False
 
 
-def _paired(theirs: np.ndarray, heads: int, inner: int) -> np.ndarray:
-    """Reorders the rows [heads * size, ...] of each head: from neighbours to halves with inner=2, back with -1."""
+def _paired(theirs: np.ndarray, heads: int, inner: int, turned: int) -> np.ndarray:
+    """Reorders the rows [heads * size, ...] of each head, or its first `turned`: from neighbours to halves with inner=2, back
+    with -1."""
+    if turned:
+        by_head = theirs.reshape(heads, -1, *theirs.shape[1:])
+        first = by_head[:, :turned].reshape(-1, *theirs.shape[1:])
+        first = _paired(first, heads, inner, 0).reshape(heads, turned, *theirs.shape[1:])
+        return np.concatenate([first, by_head[:, turned:]], axis=1).reshape(theirs.shape)
     split = (heads, -1, 2) if inner == 2 else (heads, 2, -1)
     return theirs.reshape(*split, *theirs.shape[1:]).swapaxes(1, 2).reshape(theirs.shape)
 

@@ -103,7 +103,7 @@ class _HuggingFace(Interchange[MultimodalConfig]):
             known = VIT.canonical_name(c.towers.vision, name)
             return f"encoder.{known.removeprefix('vit.')}" if known and not known.startswith("vit.pooler.") else None
         if side == "decoder":
-            known = gpt2.canonical_name(name)
+            known = gpt2.GPT2.canonical_name(name)
             return known and f"decoder.{known}"
         return theirs
 

@@ -160,6 +160,11 @@ def soft_cap(logits: jax.Array, limit: float) -> jax.Array:
     return limit * jnp.tanh(logits / limit) if limit else logits
 
 
+def times(x: jax.Array, factor: float) -> jax.Array:
+    """Returns x times a factor, in x's dtype; 1 does nothing."""
+    return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
+
+
 def split_key(key: jax.Array | None, n: int) -> list[jax.Array | None]:
     """n keys, or n times None: evaluation draws nothing."""
     return [None] * n if key is None else list(jax.random.split(key, n))

@@ -18,7 +18,7 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.kv_cache import LayerCache, Step, from_cache
-from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, times
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
@@ -194,6 +194,7 @@ class Block(nnx.Module):
     def __init__(self, c: BlockConfig, key: jax.Array, scope: Component, role: Role = Role()):
         k1, *key_source, k2 = jax.random.split(key, 3 if role.attends_to_source else 2)
         self.scope, self.order, self.rate, self.hidden_rate = scope, c.norm.order, c.dropout, c.feed_forward.dropout
+        self.branch_scale = c.norm.branch_scale
         sandwich = self.order == "sandwich"
         self.attention_norm = norm(c, scope / "attention") if role.normed else Unnormed()
         self.attention_out_norm = norm(c, scope / "attention") if sandwich else None
@@ -225,13 +226,17 @@ class Block(nnx.Module):
         """Returns (y_BLM, (the cache with the new keys and values in it, statistics of the mixture))."""
         contexts, g = context.split(6), g.of(layer)
         x_BLM = self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
-        if self.order == "parallel":  # PaLM (section 2)
+        if self.order in ("parallel", "parallel_two"):  # PaLM (section 2), GPT-NeoX (section 2.1)
             y_BLM = self.attention_norm(x_BLM)
-            if self.scope.on_tpu:  # whose compiler would norm anew within every tile of each product that reads it
+            if (
+                self.order == "parallel" and self.scope.on_tpu
+            ):  # whose compiler would norm anew within every tile of each product that reads it
                 y_BLM = jax.lax.optimization_barrier(y_BLM)
             z_BLM, new = self._attend(y_BLM, g, contexts[:2], cache)
+            y_BLM = y_BLM if self.order == "parallel" else self.ffn_norm(x_BLM)
             f_BLM, statistics = self._feed_forward(y_BLM, g, contexts[2:])
-            return x_BLM + z_BLM.reshape(x_BLM.shape) + f_BLM, (new, statistics)
+            z_BLM, f_BLM = (times(x, self.branch_scale) for x in (z_BLM.reshape(x_BLM.shape), f_BLM))
+            return x_BLM + z_BLM + f_BLM, (new, statistics)
         y_BLM, new = self._attend(self._normed(x_BLM, self.attention_norm), g, contexts[:2], cache)
         x_BLM = self._added(x_BLM, y_BLM.reshape(x_BLM.shape), self.attention_norm, self.attention_out_norm)
         if self.cross_norm is not None:
@@ -285,10 +290,10 @@ class Block(nnx.Module):
     def _added(self, x_BLM: jax.Array, y_BLM: jax.Array, norm: Norm | Unnormed, out_norm: Norm | None = None) -> jax.Array:
         """Returns the residual stream with a sub-layer's output."""
         if self.order in ("pre", "sandwich"):  # GPT-2 (section 2.3); Gemma 2
-            return x_BLM + (y_BLM if out_norm is None else out_norm(y_BLM))
+            return x_BLM + times(y_BLM if out_norm is None else out_norm(y_BLM), self.branch_scale)
         if self.order == "reordered":  # OLMo 2
-            return x_BLM + norm(y_BLM)
-        return norm(x_BLM + y_BLM)  # "post": Vaswani et al. 2017 (section 3.1), BERT
+            return x_BLM + times(norm(y_BLM), self.branch_scale)
+        return norm(x_BLM + times(y_BLM, self.branch_scale))  # "post": Vaswani et al. 2017 (section 3.1), BERT
 
 
 def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False) -> Attention | LatentAttention:
@@ -369,6 +374,7 @@ def logits(
     *,
     bias: nnx.Param | None = None,
     cap: float = 0.0,
+    divisor: float = 1.0,
     positions: str | None = "length",
 ) -> jax.Array:
     """Returns the output logits [B, L, V] of the last layer's vectors.
@@ -376,7 +382,8 @@ def logits(
     Args:
       scope: the component that owns the matrix: the embedding where it is tied.
       cap: bounds them softly (layers.soft_cap).
+      divisor: they are divided by it first.
       positions: the logical name of the second dimension.
     """
-    y_BLV = add_bias(project(x_BLM, w_MV, scope), bias)
+    y_BLV = times(add_bias(project(x_BLM, w_MV, scope), bias), 1 / divisor)
     return soft_cap(scope.shard(y_BLV, "batch", positions, "act_vocab"), cap)

@@ -3,11 +3,21 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from models.parts.attention.config import AnyAttention, Latent, Learned, NormKind, Positions, RelativeBuckets, Rotary, Sinusoidal
+from models.parts.attention.config import (
+    Alibi,
+    AnyAttention,
+    Latent,
+    Learned,
+    NormKind,
+    Positions,
+    RelativeBuckets,
+    Rotary,
+    Sinusoidal,
+)
 from models.parts.moe.config import MoeConfig
 from models.parts.numbers import check_epsilon, check_finite, check_literals
 
-Order = Literal["pre", "post", "parallel", "sandwich", "reordered"]
+Order = Literal["pre", "post", "parallel", "parallel_two", "sandwich", "reordered"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
 
 
@@ -22,12 +32,12 @@ def check_dropout(rate: float) -> None:
 
 # Settings that change what a Transformer computes, but none of its shapes (models.family.Family.semantic_fields).
 MEANING_OF_BLOCKS = (
-    *(f"norm.{name}" for name in ("order", "kind", "eps")),
+    *(f"norm.{name}" for name in ("order", "kind", "eps", "branch_scale")),
     "feed_forward.activation",
     *(f"positions.{name}" for name in ("class", "base", "dims", "scaling", "max_distance")),
     *(f"attention.{name}" for name in ("pattern", "logit_cap", "scale_dim", "qk_norm.kind")),
 )
-MEANING_OF_LM = (*MEANING_OF_BLOCKS, "output.cap", "embedding_scale")
+MEANING_OF_LM = (*MEANING_OF_BLOCKS, "positions.first", "output.cap", "output.divisor", "embedding_scale")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -39,18 +49,23 @@ class NormConfig:
       bias: adds a bias.
       eps: is added to the variance.
       order: "pre" x + f(norm(x)), with a norm at the end of the stack; "post" norm(x + f(x)), the original Transformer's and
-        BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "sandwich" x + norm(f(norm(x))) (Gemma 2,
-        arXiv 2408.00118, section 2); "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post"
-        have a norm at the end.
+        BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "parallel_two" the same with a norm for
+        each (GPT-NeoX, arXiv 2204.06745, section 2.1); "sandwich" x + norm(f(norm(x))) (Gemma 2, arXiv 2408.00118, section 2);
+        "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post" have a norm at the end.
+      branch_scale: factor of what is added to x (Granite: residual_multiplier).
+      embedding: the embeddings have a norm too (BLOOM, arXiv 2211.05100, section 3.2.2); of a decoder alone.
     """
 
     kind: NormKind = "rms"
     bias: bool = False
     eps: float = 1e-6
     order: Order = "pre"
+    branch_scale: float = 1.0
+    embedding: bool = False
 
     def __post_init__(self) -> None:
         check_literals(self)
+        check_finite(self)
         check_epsilon(self.eps, "eps")
 
 
@@ -98,8 +113,12 @@ class BlockConfig:
     dropout: float = 0.0
     init_scale: float = 1.0
 
+    norms_embeddings: ClassVar[bool] = False  # whether norm.embedding may be set
+
     def __post_init__(self) -> None:
         check_finite(self)
+        if self.norm.embedding and not self.norms_embeddings:
+            raise ValueError("norm.embedding=True: only a decoder without a source has such a norm; nearest is False")
         if not self.init_scale > 0:
             raise ValueError(f"init_scale={self.init_scale}: must be positive; Switch Transformer's is 0.1")
         check_dropout(self.dropout)
@@ -126,6 +145,7 @@ class Output:
       tied: logits use the embedding table; otherwise a matrix of their own.
       bias: of each token.
       cap: c tanh(x / c) on logits; 0 does nothing.
+      divisor: logits are divided by it before they are capped (Granite: logits_scaling).
       label_smoothing: mass moved from the label to all other classes.
       mtp: weight of the loss of a decoder's second prediction head, which predicts in training the token after the next one
         (multi-token prediction of depth 1, DeepSeek-V3, arXiv 2412.19437, section 2.2: .3, and .1 for its last 4.8e12 tokens); 0
@@ -137,9 +157,12 @@ class Output:
     cap: float = 0.0
     label_smoothing: float = 0.0
     mtp: float = 0.0
+    divisor: float = 1.0
 
     def __post_init__(self) -> None:
         check_finite(self)
+        if self.divisor == 0:
+            raise ValueError("divisor=0.0: logits cannot be divided by it; 1 changes nothing")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -152,7 +175,7 @@ class LmConfig(BlockConfig):
       embedding_scale: factor of the embeddings (Gemma: sqrt(M)).
     """
 
-    positions: Learned | Rotary | RelativeBuckets | Sinusoidal | None
+    positions: Learned | Rotary | RelativeBuckets | Sinusoidal | Alibi | None
     vocab: int
     layers: int
     embedding_scale: float = 1.0

@@ -14,14 +14,17 @@ FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 # Made of the other settings, of which the defaults are those of another size.
 DERIVED = {
     "decoder_vocab_size",
+    "ffn_hidden_size",
     "head_dim",
     "layer_types",
     "no_rope_layers",
     "num_decoder_layers",
     "num_key_value_heads",
+    "num_kv_heads",
     "pooler_output_size",
     "rope_parameters",
     "sliding_window",
+    "word_embed_proj_dim",
 }
 
 

@@ -58,6 +58,9 @@ TABLE = [
     *cases("gpt.smollm3_3b", nightly=("two_d",)),
     *cases("gpt.olmo2_7b", slow=("tensor_parallel",)),
     *cases("gpt.palm_8b", nightly=("two_d",)),
+    # Parallel layers of two norms each; ALiBi, in a ring in zigzag order too, and a norm of the embeddings.
+    *cases("gpt.pythia_6_9b", slow=("tensor_parallel",)),
+    *cases("gpt.bloom_7b1", slow=("two_d",), nightly=("context_ring_balanced",)),
     *cases("gpt.gspmd_64b", nightly=("two_d", "context_ring_balanced")),
     *cases("gpt.llama2_70b", nightly=("tensor_parallel",)),
     # Two slices: gradients are summed inside each first; stages and experts are those of a slice.

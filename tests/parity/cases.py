@@ -7,7 +7,7 @@ from typing import Any
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A model: its class, the settings of its config, and the version of `transformers` that computes it; `left` adds a row of an
-    encoder with its padding in front.
+    encoder, or a decoder, with its padding in front; `continued`: a decoder also writes eight tokens after each row.
 
     Version 5 (5.23) gives NLLB-MoE's tokens to experts 0 and 1 alone, whichever the router chose: it passes a mask where numbers
     of experts are read. Version 4 (4.57.6) has it right.
@@ -17,6 +17,7 @@ class Case:
     settings: dict[str, Any]
     version: int = 5
     left: bool = False
+    continued: bool = False
 
 
 _BERT = dict(
@@ -60,6 +61,65 @@ _LLAMA = dict(
     bos_token_id=None,
     eos_token_id=None,
 )
+# Heads of 10, of which no number is a power of 2 in most.
+_WIDE = dict(vocab_size=101, hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=20)
+_OPT = dict(vocab_size=101, hidden_size=24, num_hidden_layers=2, num_attention_heads=3, ffn_dim=28, max_position_embeddings=23)
+_GPTJ = dict(vocab_size=101, n_embd=30, n_layer=2, n_head=3, n_inner=20, n_positions=40, rotary_dim=6)
+_FALCON = dict(vocab_size=101, hidden_size=30, num_hidden_layers=2, num_attention_heads=5, ffn_hidden_size=20)
+_GRANITE = dict(embedding_multiplier=3.0, attention_multiplier=0.15, residual_multiplier=0.7, logits_scaling=1.7)
+_CLASSICS = {
+    "gpt_neox": Case("GPTNeoXForCausalLM", _WIDE | dict(rotary_pct=0.4), left=True, continued=True),
+    "gpt_neox_sequential": Case(
+        "GPTNeoXForCausalLM",
+        _WIDE
+        | dict(
+            use_parallel_residual=False,
+            attention_bias=False,
+            tie_word_embeddings=True,
+            rope_parameters=dict(rope_type="linear", factor=3.0, rope_theta=500.0, partial_rotary_factor=1.0),
+        ),
+        continued=True,
+    ),
+    "opt": Case("OPTForCausalLM", _OPT, left=True, continued=True),
+    "opt_plain": Case(
+        "OPTForCausalLM",
+        _OPT | dict(enable_bias=False, activation_function="gelu", tie_word_embeddings=False, num_attention_heads=1),
+        left=True,
+        continued=True,
+    ),
+    "granite": Case(
+        "GraniteForCausalLM", _LLAMA | _GRANITE | dict(num_attention_heads=9, num_key_value_heads=3), left=True, continued=True
+    ),
+    "granite_tied": Case(
+        "GraniteForCausalLM",
+        _LLAMA | _GRANITE | dict(num_attention_heads=3, tie_word_embeddings=True, attention_bias=True, mlp_bias=True),
+        continued=True,
+    ),
+    "gptj": Case("GPTJForCausalLM", _GPTJ, left=True, continued=True),
+    "gptj_whole": Case("GPTJForCausalLM", _GPTJ | dict(rotary_dim=10, tie_word_embeddings=True), continued=True),
+    # As the 7B, with one head of keys and values; as the 40B, with groups and two norms; with one norm; one after the other.
+    "falcon": Case("FalconForCausalLM", _FALCON, left=True, continued=True),
+    "falcon_grouped": Case(
+        "FalconForCausalLM",
+        _FALCON | dict(hidden_size=36, num_attention_heads=6, num_kv_heads=2, new_decoder_architecture=True),
+        left=True,
+        continued=True,
+    ),
+    "falcon_one_norm": Case(
+        "FalconForCausalLM",
+        _FALCON
+        | dict(num_kv_heads=5, new_decoder_architecture=True, num_ln_in_parallel_attn=1, bias=True, tie_word_embeddings=False),
+        continued=True,
+    ),
+    "falcon_sequential": Case(
+        "FalconForCausalLM", _FALCON | dict(multi_query=False, parallel_attn=False, bias=True), continued=True
+    ),
+    # Five heads, of which one has a slope of the next power of 2.
+    "bloom": Case("BloomForCausalLM", dict(vocab_size=101, hidden_size=30, n_layer=2, n_head=5), left=True, continued=True),
+    "bloom_untied": Case(
+        "BloomForCausalLM", dict(vocab_size=101, hidden_size=24, n_layer=3, n_head=8, tie_word_embeddings=False), continued=True
+    ),
+}
 _THETA: dict[str, Any] = {"rope_theta": 500.0, "rope_type": "default"}
 _LLAMA3 = dict(rope_type="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_position_embeddings=6)
 _YARN = dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=6, beta_fast=3.0)
@@ -417,6 +477,7 @@ CASES = {
         ),
         left=True,
     ),
+    **_CLASSICS,
     **_MIXTURES,
     "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),
     "t5_v1_1": Case("T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
@@ -562,6 +623,7 @@ GIVEN = (
     "targets",
     "real",
     "images",
+    "prompts",
 )  # a model's inputs, beside its outputs in expected.safetensors
 
 # What MiniLM's embeddings are compared on: two pairs of paraphrases, then strangers.

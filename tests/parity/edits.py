@@ -70,7 +70,7 @@ def _others(now: Any) -> dict[str, Any]:
 def inputs(folder: Path, pad: Any) -> dict[str, np.ndarray]:
     """The inputs of a fixture, with padding of this id and no other token like it."""
     stored = load_file(folder / "expected.safetensors")
-    given = {k: stored[k] for k in GIVEN if k in stored}
+    given = {k: stored[k] for k in GIVEN if k in stored and k != "prompts"}
     real = np.where(given["tokens"] < 9, given["tokens"] + 9, given["tokens"])
     given["tokens"] = np.where(given["mask"] > 0, real, pad if type(pad) is int and 0 <= pad < 9 else 0).astype(np.int32)
     return given

@@ -125,6 +125,8 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
         results = jax.jit(lambda m, b: {"logits": m(b)} if config.head.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
         results = {"logits": jax.jit(lambda m, b: m(b))(m, b)}
+        if "prompts" in given:
+            results["greedy"] = _continued(m, given)
     else:
         assert isinstance(config, BertConfig)
         results = jax.jit(lambda m, b: _bert(config.head, m, b))(m, b)
@@ -134,6 +136,8 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
 def _counts_from_first(config: Any) -> bool:
     """Whether positions count from a row's first token, as in RoBERTa and M2M-100, not from its beginning."""
     if isinstance(config, BertConfig):
+        return isinstance(config.positions, Learned) and config.positions.first > 0
+    if isinstance(config, GptConfig):
         return isinstance(config.positions, Learned) and config.positions.first > 0
     return isinstance(config, M2M100Config) and not config.logits_bias
 
@@ -156,6 +160,21 @@ def _decoded(m: Any, b: dict[str, jax.Array], beams: int, eos: int) -> jax.Array
         return beam_search(m, state, real_B, beams=beams, steps=8, vocab=m.target_vocab, alpha=0.0, eos=eos)[0][:, 0]
 
     return search(m, b)
+
+
+def _continued(m: Any, given: dict[str, np.ndarray]) -> jax.Array:
+    """Eight tokens after each row without its padding, greedily, from a cache of keys and values."""
+    lengths = given["prompts"]
+    ids = np.zeros_like(given["tokens"])
+    for row, tokens, mask in zip(ids, given["tokens"], given["mask"], strict=True):
+        row[: mask.sum()] = tokens[mask > 0]
+
+    @jax.jit
+    def search(m, b):
+        state, real_B = m.start(b, 1, 8), jnp.ones(len(lengths), bool)
+        return beam_search(m, state, real_B, beams=1, steps=8, vocab=m.vocab, alpha=0.0, eos=10_000)[0][:, 0]
+
+    return search(m, {"tokens": jnp.asarray(ids), "lengths": jnp.asarray(lengths)})
 
 
 def translations(folder: Path) -> list[dict[str, Any]]:

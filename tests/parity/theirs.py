@@ -108,10 +108,23 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if "targets" in batch:
         return {"logits": out.logits.numpy()} | decoded(model, batch)
     arrays = {k: v.numpy() for k, v in out.items() if isinstance(v, torch.Tensor)}
+    if "prompts" in given:
+        arrays["greedy"] = continuations(model, given)
     arrays.pop("pooler_output", None)
     if type(model).__name__ in BARE:
         arrays["embedding"] = unit(arrays["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in arrays.items()}
+
+
+def continuations(model, given: dict[str, np.ndarray]) -> np.ndarray:
+    """Returns the eight tokens that a decoder writes after each row without padding, greedily; 0 is no word, and none ends."""
+    ids = []
+    for tokens, mask in zip(given["tokens"], given["mask"], strict=True):
+        row = torch.from_numpy(tokens[mask > 0]).long()[None]
+        settings = dict(attention_mask=torch.ones_like(row), max_new_tokens=8, do_sample=False, pad_token_id=0)
+        with torch.no_grad():
+            ids.append(model.generate(row, **settings, eos_token_id=10_000, suppress_tokens=[0])[0, row.shape[1] :].numpy())
+    return np.stack(ids).astype(np.int32)
 
 
 def written(model, source: dict[str, torch.Tensor], targets: torch.Tensor) -> dict[str, np.ndarray]:
@@ -191,6 +204,8 @@ def make(to: Path, names: list[str]) -> None:
         model.save_pretrained(to / name)
         (to / name / "generation_config.json").unlink(missing_ok=True)
         given = inputs(model.config, rng, case.left)
+        if case.continued:
+            given["prompts"] = given["mask"].sum(1, dtype=np.int32)
         save_file(given | outputs(model, given), to / name / "expected.safetensors")
 
 

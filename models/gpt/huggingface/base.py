@@ -35,7 +35,7 @@ _PLAIN: Fields = without(STANDARD, "attention.biases", "feed_forward.bias") | {
     "positions.class": lambda c: "Rotary",
     **under("norm", order="pre", kind="rms", bias=False),
     "feed_forward.gated": True,
-    **under("output", cap=0.0, bias=False, mtp=0.0),
+    **under("output", cap=0.0, bias=False, mtp=0.0, divisor=1.0),
     "embedding_scale": 1.0,
     "prefix": False,
     "moe": None,

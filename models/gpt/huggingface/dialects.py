@@ -146,6 +146,31 @@ def _write_smollm3(c: GptConfig) -> dict[str, Any]:
     }
 
 
+# --- Granite ---
+
+
+def _read_multiplier(theirs: Settings) -> Fields:
+    """Returns the dimension by whose square root logits of attention are divided, for a factor that they have instead."""
+    multiplier = setting(theirs, "attention_multiplier", float)
+    if not 1e-6 < multiplier < 1e6:
+        raise InterchangeError(
+            f"config.json: attention_multiplier={multiplier:g}: must be within 1e-6 and 1e6; Granite's are 1/64"
+        )
+    return {"attention.scale_dim": multiplier**-2}
+
+
+_MULTIPLIERS = (
+    Setting("embedding_multiplier", "embedding_scale", float, 1.0),
+    Setting("residual_multiplier", "norm.branch_scale", float, 1.0),
+    Setting("logits_scaling", "output.divisor", float, 1.0),
+    Row(
+        _read_multiplier,
+        lambda c: {"attention_multiplier": float(f"{(c.attention.scale_dim or c.attention.head_dim) ** -0.5:.15g}")},
+        {"attention_multiplier": 1.0},
+    ),
+)
+
+
 DIALECTS: dict[str, Dialect] = {
     **base.dialect("llama", "Llama"),
     **base.dialect(
@@ -219,5 +244,11 @@ DIALECTS: dict[str, Dialect] = {
         ),
         free=("attention.pattern",),
         rotary=base.rotary_row(theta=2_000_000.0),
+    ),
+    **base.dialect(
+        "granite",
+        "Granite",
+        *_MULTIPLIERS,
+        free=("embedding_scale", "norm.branch_scale", "output.divisor", "attention.scale_dim"),
     ),
 }

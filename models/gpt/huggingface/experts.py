@@ -56,8 +56,8 @@ def _oss_experts(m: int, h: int, e: int, at: str, ours: str, **places: Any) -> l
     up_bias = [(f"{ours}.{name}_bias", (e, h)) for name in ("wg", "wi")]
     return [
         *router,
-        matrix(f"{inside}.gate_up_proj", *up, inputs=2, file=(e, m, 2 * h), alternating=True, **places),
-        matrix(f"{inside}.gate_up_proj_bias", *up_bias, alternating=True, **places),
+        matrix(f"{inside}.gate_up_proj", *up, inputs=2, file=(e, m, 2 * h), groups=h, **places),
+        matrix(f"{inside}.gate_up_proj_bias", *up_bias, groups=h, **places),
         matrix(f"{inside}.down_proj", (f"{ours}.wo", down), inputs=2, file=down, **places),
         matrix(f"{inside}.down_proj_bias", (f"{ours}.wo_bias", (e, m)), **places),
     ]

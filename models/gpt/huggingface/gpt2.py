@@ -3,16 +3,12 @@
 from typing import Any
 
 from models.gpt.config import GptConfig
+from models.gpt.huggingface.own_names import OwnNames, shared
 from models.interchange import Entry
 from models.interchange.layers import layers
-from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, constant, head_count
-from models.interchange.settings import MULTI_HEAD, Fields, setting
-from models.interchange.tensors import norm, table
+from models.interchange.rows import Activation, Row, Setting, allowed, also, head_count
+from models.interchange.settings import MULTI_HEAD, Fields, setting, under
 
-PREFIX = "transformer."  # of all tensors but the output matrix, in files that have one
-BODY = ("wte.", "wpe.", "h.", "ln_f.")
-TABLE = "transformer.wte.weight"
-_BUFFERS = (".attn.bias", ".attn.masked_bias")  # old releases saved these, which can be computed
 _LAYER = {
     "ln_1": "attention_norm",
     "attn.c_attn": ("attention.q", "attention.k", "attention.v"),
@@ -45,7 +41,7 @@ SIZES: tuple[Row, ...] = (
 )
 DROPOUT = Setting("resid_pdrop", "dropout", float, 0.1)
 FIELDS: Fields = MULTI_HEAD | {"norm.order": "pre", "moe": None}
-GPT2 = ModelType(
+GPT2 = OwnNames(
     config=GptConfig,
     name="GPT-2",
     architectures=("GPT2LMHeadModel", "GPT2Model"),
@@ -53,40 +49,29 @@ GPT2 = ModelType(
     fields=FIELDS
     | {
         "positions.class": lambda c: "Learned",
-        "output.cap": 0.0,
-        "output.bias": False,
-        "output.mtp": 0.0,
+        "positions.first": 0,
+        **under("output", cap=0.0, bias=False, mtp=0.0, divisor=1.0),
         "embedding_scale": 1.0,
         "prefix": False,
     },
     initial={"dialect": "gpt2"},
     rows=(
-        Setting("vocab_size", "vocab", int),
-        Setting("tie_word_embeddings", "output.tied", bool, True),
-        *(constant(f"{name}_token_id", None) for name in ("bos", "eos", "pad")),  # the defaults are those of the first release
+        *shared(tied=True),
         *SIZES,
         DROPOUT,
         also("embd_pdrop", "dropout"),
         also("attn_pdrop", "dropout"),
         allowed("add_cross_attention", False),
     ),
+    prefix="transformer.",
+    embedding="wte",
+    positions="wpe",
+    stack="h",
+    final_norm="ln_f",
+    names=lambda c: _LAYER,
+    transposed=False,
+    buffers=(".attn.bias", ".attn.masked_bias"),
 )
-
-
-def entries(c: GptConfig) -> list[Entry]:
-    """Returns the entries of all tensors but the output matrix."""
-    return [
-        table(TABLE, "embedding.table", (c.vocab, c.model_dim)),
-        table("transformer.wpe.weight", "position_embedding.table", (c.max_positions, c.model_dim)),
-        *gpt2_layers(c, "decoder"),
-        *norm("transformer.ln_f", "final_norm", c.model_dim),
-    ]
-
-
-def canonical_name(theirs: str) -> str | None:
-    """Returns the name of a tensor in a file that has an output matrix; None for one that is not needed."""
-    name = f"{PREFIX}{theirs}" if theirs.startswith(BODY) else theirs
-    return None if name.endswith(_BUFFERS) else name
 
 
 def gpt2_layers(c: Any, stack: str, *, cross: bool = False) -> list[Entry]:

@@ -129,6 +129,12 @@ _ROWS: dict[str, tuple[Row, ...]] = {
 _CLASSES = {"linear": Interpolation, "llama3": Llama3, "yarn": Yarn, "longrope": LongRope}
 
 
+def share_of(dims: int, head_dim: int) -> float:
+    """Returns the share of a head's dimensions that are turned, of which `transformers` takes the whole number below."""
+    share = dims / head_dim
+    return share if int(head_dim * share) == dims else math.nextafter(share, 2.0)
+
+
 def type_of(rotary: Rotary) -> str:
     """Returns their name of the type of rotary positions."""
     return next((name for name, kind in _CLASSES.items() if type(rotary.scaling) is kind), "default")
@@ -138,7 +144,7 @@ def write(rotary: Rotary, head_dim: int) -> dict[str, Any]:
     """Returns the settings by which `transformers` turns as our model does, in the form that versions 4 and 5 read."""
     settings: dict[str, Any] = {"rope_theta": rotary.base, "rope_scaling": None}
     if rotary.dims:
-        settings["partial_rotary_factor"] = rotary.dims / head_dim
+        settings["partial_rotary_factor"] = share_of(rotary.dims, head_dim)
     if rotary.scaling is None:
         return settings
     kind = type_of(rotary)

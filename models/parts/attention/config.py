@@ -231,7 +231,20 @@ class Sinusoidal:
     """Sines and cosines of positions, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
 
-Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | Sinusoidal | None
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Alibi:
+    """A slope of each head times the distance of a key, added to attention logits (ALiBi, Press et al., arXiv 2108.12409)."""
+
+    @staticmethod
+    def slopes(heads: int) -> tuple[float, ...]:
+        """Returns the slope of each head: 2^(-8 / n), 2^(-16 / n) and so on for n heads, where n is a power of 2; heads beyond
+        the largest power have every other slope of twice as many."""
+        whole = 2 ** (heads.bit_length() - 1)
+        more = [2 ** (-4 * i / whole) for i in range(1, 2 * (heads - whole), 2)]
+        return (*(2 ** (-8 * i / whole) for i in range(1, whole + 1)), *more)
+
+
+Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | Sinusoidal | Alibi | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -18,12 +18,15 @@ def masked_logits(
 
     Args:
       q_BLND: queries, scaled already.
-      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None.
+      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None; if that is 0, the slopes [N, 1]
+        of a bias that falls with the distance (ALiBi).
       limit: of `soft_cap`.
     """
     logits_BNLS = scores(q_BLND, k_BSGD)
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
-    if table_NK is not None:
+    if table_NK is not None and not max_distance:
+        logits_BNLS += table_NK[:, :, None].astype(logits_BNLS.dtype) * mask.distance()[:, None]
+    elif table_NK is not None:
         buckets_BLS = relative_buckets(mask.distance(), table_NK.shape[1], max_distance, bidirectional=not mask.causal)
         # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
         bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)

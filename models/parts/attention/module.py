@@ -3,12 +3,13 @@
 import functools
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.config import GroupedQuery, RelativeBuckets
+from models.parts.attention.config import Alibi, GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
@@ -37,6 +38,7 @@ class Attention(nnx.Module):
         self.scope, self.cap, self.qk_norm_over_all = scope, a.logit_cap, a.qk_norm is not None and a.qk_norm.over == "all"
         # Distances are the layer's own or of a table that layers share.
         self.max_distance = c.positions.max_distance if isinstance(c.positions, RelativeBuckets) else 0
+        self.slopes = c.positions.slopes(a.heads) if isinstance(c.positions, Alibi) else None
         self.scale = (a.scale_dim or a.head_dim) ** -0.5
         self.key_shards = ring.num_shards(scope)
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
@@ -95,6 +97,12 @@ class Attention(nnx.Module):
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
         return q_BLND
 
+    def _table(self, shared_NK: jax.Array | None) -> jax.Array | None:
+        """Returns the biases of relative positions (logits.masked_logits), the layer's own or those that layers share."""
+        if self.slopes is not None:
+            return jnp.asarray(self.slopes)[:, None]
+        return shared_NK if self.relative_bias is None else self.relative_bias[...]
+
     def _normed(self, x_BLND: jax.Array, norm: Norm | None) -> jax.Array:
         if norm is None:
             return x_BLND
@@ -108,7 +116,7 @@ class Attention(nnx.Module):
         Biases that layers share are left out.
         """
         q_BLND = self._queries(x_BLM, rotation, "length")
-        table_NK = None if self.relative_bias is None else self.relative_bias[...]
+        table_NK = self._table(None)
         logits = masked_logits(q_BLND, kv[0], table_NK, mask, limit=self.cap, max_distance=self.max_distance)
         return jax.nn.softmax(logits)
 
@@ -136,7 +144,7 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = kv
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
-        table_NK = bias_NK if self.relative_bias is None else self.relative_bias[...]
+        table_NK = self._table(bias_NK)
         logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
         dropping = key is not None and rate > 0
         biased = table_NK is not None or self.sinks is not None

@@ -22,7 +22,7 @@ from tests.helpers.models import ALONE, batch_of, compiled, fixture, model_of
 
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b"]
 EXPERTS = ["gpt.moe_quickstart", "gpt.mixtral_8x7b", "gpt.gpt_oss_20b", "gpt.deepseek_v3", "gpt.glam_64b_64e"]
-GPT += ["gpt.gemma3_4b", "gpt.olmo2_7b", *EXPERTS]
+GPT += ["gpt.gemma3_4b", "gpt.olmo2_7b", "gpt.bloom_7b1", *EXPERTS]
 # Released dense decoders beside Gemma 3 and OLMo 2: parity fixtures, of odd sizes, each with all its kinds of layers.
 RELEASED = ["llama_llama3", "mistral", "qwen2_window", "qwen3", "gemma2", "phi3", "phi3_long", "smollm3"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]

@@ -24,7 +24,13 @@ from trainers.weights.load_any import foreign, open_model, open_weights
 from trainers.weights.source import Arrays
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"  # peft/ was made with PEFT 0.21.2 on the models of parity/
-BASES = {"llama_all_linear": "llama", "llama_patterns": "llama", "gpt2_fused": "gpt2"}
+BASES = {
+    "llama_all_linear": "llama",
+    "llama_patterns": "llama",
+    "gpt2_fused": "gpt2",
+    "falcon_fused": "falcon_grouped",
+    "gptj_neighbours": "gptj",
+}
 
 
 def logits(weights, ids: np.ndarray) -> np.ndarray:
@@ -38,7 +44,8 @@ def logits(weights, ids: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("name", BASES)
 def test_an_adapter_of_peft_gives_its_logits(name):
-    """All projections, ranks and scales of their own, and a fused projection whose A is shared: logits are those of PEFT."""
+    """All projections, ranks and scales of their own, a fused projection whose A is shared, in groups too, and heads whose
+    neighbouring dimensions are turned: logits are those of PEFT."""
     weights = open_weights(FIXTURES / "peft" / name, FIXTURES / "parity" / BASES[name])
     expected = load_file(FIXTURES / "peft" / name / "expected.safetensors")
     got = logits(weights, expected["ids"])
@@ -121,6 +128,7 @@ def test_pieces_are_those_of_the_whole():
         ("llama", Lora(rank=2, alpha=6.0, targets=("all-linear",))),
         ("gpt2", Lora(rank=2, alpha=6.0, targets=("c_attn", "wo"))),
         ("gpt2", Lora(rank=3, alpha=3.0, targets=("q", "v"))),
+        ("falcon_grouped", Lora(rank=2, alpha=6.0, targets=("query_key_value", "dense"))),
         ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
     ],
 )
