@@ -42,6 +42,26 @@ class Waveform:
     norm: Literal["layer", "group"] = "layer"
     bias: bool = True
 
+    @property
+    def norms_projection(self) -> bool:
+        """Whether a layer norm stands before the linear map to the model's width."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HubertWaveform(Waveform):
+    """HuBERT's front (arXiv 2106.07447, section 3), which is wav2vec 2.0's; distilled models leave out its last norm.
+
+    Attributes:
+      projection_norm: a layer norm before the linear map to the model's width.
+    """
+
+    projection_norm: bool = True
+
+    @property
+    def norms_projection(self) -> bool:
+        return self.projection_norm
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BatchNorm:
@@ -241,7 +261,7 @@ class ConformerConfig:
     layer: ConformerLayer | TransformerLayer = ConformerLayer()
     positions: ConvolutionalPositions | None = None
     final_norm: bool = False
-    front: Mel | Waveform = Mel()
+    front: Mel | Waveform | HubertWaveform = Mel()
     utterances: int = 1
     dropout: float = 0.1
     norm_eps: float = 1e-5

@@ -69,7 +69,8 @@ class WaveFront(nnx.Module):
             bias = param(keys[i], (n,), ("channels",), zeros, scope) if front.bias else None
             setattr(self, f"bias{i}", bias)
             setattr(self, f"norm{i}", self._norm(front, i))
-        self.norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
+        norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
+        self.norm = norm if front.norms_projection else None
         self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), scope)
         self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, scope)
 
@@ -92,7 +93,8 @@ class WaveFront(nnx.Module):
             elif norm is not None:
                 x_BTC = norm(x_BTC)
             x_BTC = masked(jax.nn.gelu(x_BTC, approximate=False), segments_BT)
-        x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.scope), self.bias)
+        x_BTC = x_BTC if self.norm is None else self.norm(x_BTC)
+        x_BSM = add_bias(project(x_BTC, self.weight[...], self.scope), self.bias)
         return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
 
 

@@ -510,6 +510,14 @@ CASES = {
         _WAVE
         | dict(hidden_act="swish", conv_depthwise_kernel_size=5, position_embeddings_type="rotary", feat_extract_norm="layer"),
     ),
+    "hubert": Case(
+        "HubertForCTC", _WAVE | _STABLE | dict(num_conv_pos_embeddings=7, num_conv_pos_embedding_groups=3, conv_bias=False)
+    ),
+    # As distilled: no norm before the map to the model's width.
+    "hubert_distilled": Case(
+        "HubertModel",
+        _WAVE | dict(feat_proj_layer_norm=False, hidden_size=30, num_attention_heads=5, num_conv_pos_embedding_groups=5),
+    ),
     "llama_biased": Case(
         "LlamaForCausalLM",
         _LLAMA | dict(num_attention_heads=3, num_hidden_layers=3, attention_bias=True, mlp_bias=True, hidden_act="gelu"),

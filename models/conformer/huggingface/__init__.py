@@ -1,0 +1,82 @@
+"""Wav2Vec2, HuBERT and Wav2Vec2-Conformer in Hugging Face's files: their tensors. No JAX.
+
+A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower, without an objective. A Conformer's
+folder has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
+settings.py has the settings, layers.py the tensors of layers.
+"""
+
+import re
+from typing import Any
+
+from models.conformer.config import WAVE, ConformerConfig, ConformerLayer, ConvolutionalPositions, HubertWaveform, Waveform
+from models.conformer.huggingface.layers import conformer_layers, transformer_layers
+from models.conformer.huggingface.settings import MODEL_TYPES
+from models.interchange import Entry, Interchange
+from models.interchange.settings import Settings, only
+from models.interchange.tensors import convolution, dense, norm, without_prefix
+
+_HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
+
+
+def _kind(c: ConformerConfig) -> str:
+    """Returns the model_type as which a model is written."""
+    if isinstance(c.front, HubertWaveform):
+        return "hubert"
+    return "wav2vec2-conformer" if isinstance(c.layer, ConformerLayer) else "wav2vec2"
+
+
+def _prefix(c: ConformerConfig) -> str:
+    return f"{_kind(c).replace('-', '_')}."
+
+
+class _HuggingFace(Interchange[ConformerConfig]):
+    def model_type_of(self, c: ConformerConfig) -> str:
+        return _kind(c)
+
+    def data_fields(self, c: ConformerConfig, preprocessor: Settings) -> dict[str, Any]:
+        """Returns no fields: a preprocessor_config.json may ask for nothing but waveforms of 16 kHz, mean 0 and variance 1."""
+        only(
+            preprocessor,
+            feature_extractor_type=("Wav2Vec2FeatureExtractor",),
+            feature_size=(1,),
+            sampling_rate=(16_000,),
+            do_normalize=(True,),
+        )
+        return {}
+
+    def entries(self, c: ConformerConfig) -> list[Entry]:
+        return self.readable_entries(c) if c.vocab else without_prefix(self.readable_entries(c), _prefix(c))
+
+    def readable_entries(self, c: ConformerConfig) -> list[Entry]:
+        assert isinstance(c.front, Waveform)
+        m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
+        for i, (size, _) in enumerate(WAVE):
+            layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
+            biases = f"front.bias{i}" if c.front.bias else ""
+            mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
+            if c.front.norm == "layer" or i == 0:
+                mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
+        if c.front.norms_projection:
+            mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
+        mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
+        stack = f"{at}encoder."
+        if isinstance(c.layer, ConformerLayer):
+            mapped += conformer_layers(c, c.layer, stack)
+        else:
+            mapped += transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
+        mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
+        return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
+
+    def canonical_name(self, c: ConformerConfig, theirs: str) -> str | None:
+        unused = "pos_conv_embed" if isinstance(c.layer, ConformerLayer) else "masked_spec_embed"
+        if unused in theirs or theirs.endswith(("num_batches_tracked", "masked_spec_embed", "embed_positions.inv_freq")):
+            return None
+        for old, new in (("weight_g", "parametrizations.weight.original0"), ("weight_v", "parametrizations.weight.original1")):
+            theirs = re.sub(rf"pos_conv_embed\.conv\.{old}$", f"pos_conv_embed.conv.{new}", theirs)
+        return theirs if theirs.startswith((_prefix(c), *_HEADS)) else f"{_prefix(c)}{theirs}"
+
+    def is_head_tensor(self, theirs: str) -> bool:
+        return theirs.startswith(_HEADS)
+
+
+INTERCHANGE = _HuggingFace(MODEL_TYPES)
