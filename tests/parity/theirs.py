@@ -46,6 +46,9 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     if hasattr(config, "conv_stride"):  # without padding, which changes what their models hear
         samples = rng.normal(size=(2, 3531)).astype(np.float32)
         return {"samples": samples, "mask": np.ones((2, 10), np.int32)}
+    if hasattr(config, "feature_projection_input_dim"):  # pairs of frames; the second row is the shorter one
+        shape = 2, 13, config.feature_projection_input_dim
+        return {"pairs": rng.normal(size=shape).astype(np.float32), "mask": mask}
     if hasattr(config, "num_mel_bins"):  # every row is as long as the model hears
         frames = rng.normal(size=(2, 2 * config.max_source_positions, config.num_mel_bins)).astype(np.float32)
         return {"frames": frames, "targets": rng.integers(2, config.vocab_size, (2, 11)).astype(np.int32), "mask": mask}
@@ -88,9 +91,12 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         with torch.no_grad():
             out = model(pixel_values=pictures)
         return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if isinstance(v, torch.Tensor)}
-    if "samples" in given:
+    if "samples" in given or "pairs" in given:
         with torch.no_grad():
-            out = model(input_values=torch.from_numpy(given["samples"]))
+            if "samples" in given:
+                out = model(input_values=torch.from_numpy(given["samples"]))
+            else:
+                out = model(input_features=torch.from_numpy(given["pairs"]), attention_mask=torch.from_numpy(given["mask"]))
         name = "logits" if "logits" in out else "last_hidden_state"
         return {name: out[name].numpy()}
     if "frames" in given:

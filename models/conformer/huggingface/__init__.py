@@ -1,4 +1,4 @@
-"""Wav2Vec2, HuBERT and Wav2Vec2-Conformer in Hugging Face's files: their tensors. No JAX.
+"""Wav2Vec2, HuBERT, WavLM, Wav2Vec2-Conformer and Wav2Vec2-BERT in Hugging Face's files: their tensors. No JAX.
 
 A folder without outputs, and one of pre-training, whose quantizer is not ours, is a tower, without an objective. A Conformer's
 folder has a convolution of positions that its model never uses (`pos_conv_embed`): it is not read, and not written.
@@ -8,7 +8,15 @@ settings.py has the settings, layers.py the tensors of layers.
 import re
 from typing import Any
 
-from models.conformer.config import WAVE, ConformerConfig, ConformerLayer, ConvolutionalPositions, HubertWaveform, Waveform
+from models.conformer.config import (
+    WAVE,
+    ConformerConfig,
+    ConformerLayer,
+    ConvolutionalPositions,
+    HubertWaveform,
+    StackedMel,
+    Waveform,
+)
 from models.conformer.huggingface.layers import conformer_layers, transformer_layers
 from models.conformer.huggingface.settings import MODEL_TYPES
 from models.interchange import Entry, Interchange
@@ -20,13 +28,33 @@ _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
 
 def _kind(c: ConformerConfig) -> str:
     """Returns the model_type as which a model is written."""
+    if isinstance(c.layer, ConformerLayer):
+        return "wav2vec2-bert" if isinstance(c.front, StackedMel) else "wav2vec2-conformer"
     if isinstance(c.front, HubertWaveform):
         return "hubert"
-    return "wav2vec2-conformer" if isinstance(c.layer, ConformerLayer) else "wav2vec2"
+    return "wavlm" if c.buckets else "wav2vec2"
 
 
 def _prefix(c: ConformerConfig) -> str:
     return f"{_kind(c).replace('-', '_')}."
+
+
+def _front(c: ConformerConfig, at: str) -> list[Entry]:
+    """Returns the entries of what makes positions of sound."""
+    m, projection = c.model_dim, f"{at}feature_projection"
+    if not isinstance(c.front, Waveform):
+        assert isinstance(c.front, StackedMel)
+        n, mapped, normed = c.front.stride * c.front.bands, [], True
+    else:
+        n, mapped, normed = c.front.channels, [], c.front.norms_projection
+        for i, (size, _) in enumerate(WAVE):
+            layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
+            biases = f"front.bias{i}" if c.front.bias else ""
+            mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
+            if c.front.norm == "layer" or i == 0:
+                mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
+    mapped += norm(f"{projection}.layer_norm", "front.norm", n) if normed else []
+    return mapped + dense(f"{projection}.projection", "front.weight", (n, m), bias="front.bias")
 
 
 class _HuggingFace(Interchange[ConformerConfig]):
@@ -48,23 +76,14 @@ class _HuggingFace(Interchange[ConformerConfig]):
         return self.readable_entries(c) if c.vocab else without_prefix(self.readable_entries(c), _prefix(c))
 
     def readable_entries(self, c: ConformerConfig) -> list[Entry]:
-        assert isinstance(c.front, Waveform)
-        m, n, at, mapped = c.model_dim, c.front.channels, _prefix(c), []
-        for i, (size, _) in enumerate(WAVE):
-            layer, inputs = f"{at}feature_extractor.conv_layers.{i}", n if i else 1
-            biases = f"front.bias{i}" if c.front.bias else ""
-            mapped += convolution(f"{layer}.conv", f"front.filter{i}", (size, inputs, n), bias=biases)
-            if c.front.norm == "layer" or i == 0:
-                mapped += norm(f"{layer}.layer_norm", f"front.norm{i}", n)
-        if c.front.norms_projection:
-            mapped += norm(f"{at}feature_projection.layer_norm", "front.norm", n)
-        mapped += dense(f"{at}feature_projection.projection", "front.weight", (n, m), bias="front.bias")
-        stack = f"{at}encoder."
+        m, at = c.model_dim, _prefix(c)
+        mapped, stack = _front(c, at), f"{at}encoder."
         if isinstance(c.layer, ConformerLayer):
             mapped += conformer_layers(c, c.layer, stack)
         else:
             mapped += transformer_layers(c, c.positions or ConvolutionalPositions(), stack)
-        mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
+        if not isinstance(c.front, StackedMel):
+            mapped += norm(f"{stack}layer_norm", "final_norm" if c.final_norm else "first_norm", m)
         return mapped + (dense("lm_head", "head.weight", (m, c.vocab), bias="head.bias") if c.vocab else [])
 
     def canonical_name(self, c: ConformerConfig, theirs: str) -> str | None:

@@ -12,22 +12,34 @@ from models.parts.layers import soft_cap
 
 
 def masked_logits(
-    q_BLND: jax.Array, k_BSGD: jax.Array, table_NK: jax.Array | None, mask: AttentionMask, *, limit: float, max_distance: int
+    q_BLND: jax.Array,
+    k_BSGD: jax.Array,
+    table: jax.Array | None,
+    mask: AttentionMask,
+    *,
+    limit: float,
+    max_distance: int,
+    gate_BNL: jax.Array | None = None,
 ) -> jax.Array:
     """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
 
     Args:
       q_BLND: queries, scaled already.
-      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None.
+      table: a bias for each of K buckets of relative positions up to `max_distance` [N, K], or for each pair of positions
+        [N, L, S], or None.
       limit: of `soft_cap`.
+      gate_BNL: a factor of the biases of each query, or None.
     """
     logits_BNLS = scores(q_BLND, k_BSGD)
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
-    if table_NK is not None:
-        buckets_BLS = relative_buckets(mask.distance(), table_NK.shape[1], max_distance, bidirectional=not mask.causal)
-        # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
-        bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
-        logits_BNLS += jnp.einsum("NK,BLSK->BNLS", table_NK.astype(logits_BNLS.dtype), bucket_BLSK)
+    if table is not None:
+        table = table.astype(logits_BNLS.dtype)
+        if table.ndim == 2:
+            buckets_BLS = relative_buckets(mask.distance(), table.shape[1], max_distance, bidirectional=not mask.causal)
+            # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
+            bucket_BLSK = jax.nn.one_hot(buckets_BLS, table.shape[1], dtype=logits_BNLS.dtype)
+            table = jnp.einsum("NK,BLSK->BNLS", table, bucket_BLSK)
+        logits_BNLS += table if gate_BNL is None else gate_BNL.astype(logits_BNLS.dtype)[..., None] * table
     # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
     logits_BNLS = logits_BNLS + jnp.where(mask.matrix(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
     return checkpoint_name(logits_BNLS, "scores")
@@ -72,3 +84,17 @@ def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bi
     ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
     far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
     return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))
+
+
+def pair_biases(table_NK: jax.Array, length: int, max_distance: int) -> jax.Array:
+    """Returns the biases of all pairs of positions [N, L, L] from those of K buckets, of rows whose layers all add them."""
+    distance_R = jnp.arange(1 - length, length)
+    bucket_RK = jax.nn.one_hot(
+        relative_buckets(distance_R, table_NK.shape[1], max_distance, bidirectional=True), table_NK.shape[1], dtype=table_NK.dtype
+    )
+    return (table_NK @ bucket_RK.T)[:, distances_index(length)]
+
+
+def distances_index(length: int) -> jax.Array:
+    """Returns where each pair of a query and a key finds its distance, int32 [L, L], among those from 1 - L up to L - 1."""
+    return (length - 1) - jnp.arange(length)[:, None] + jnp.arange(length)
