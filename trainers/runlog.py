@@ -59,6 +59,8 @@ _LATER = frozenset(
         "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
+        "model.inputs: null",
+        *(f"model.{at}layer.{line}" for at in ("", "towers.audio.") for line in ("causal: false", "positions: null")),
     )
 )
 

@@ -10,6 +10,7 @@ from models.multimodal.layouts import LAYOUTS
 from models.multimodal.model import Multimodal
 from models.parts.attention.config import Learned
 from models.parts.nested import changed
+from models.parts.transformer_config import MEANING_OF_BLOCKS
 from models.vit.family import deterministic as deterministic_vit
 from models.whisper.config import WhisperConfig
 
@@ -39,5 +40,6 @@ FAMILY = encoder_decoder(
     default_experiment=lambda c: "multimodal.quickstart",
     deterministic=deterministic,
     convention=convention,
+    semantic_fields=(*MEANING_OF_BLOCKS, "positions.first", "inputs.scaled"),
     searched=lambda c: LAYOUTS,
 )

@@ -180,9 +180,15 @@ def load(folder: Path, more: bool = False):
 
 
 def prepared(model):
-    """The model for evaluation; its experts are multiplied one by one, as grouped products want sizes that are multiples of 4."""
+    """The model for evaluation; its experts are multiplied one by one, as grouped products want sizes that are multiples of 4.
+
+    Version 5 loads TrOCR's sinusoids on no device, so that it cannot run such a folder; without them it makes them anew.
+    """
     if VERSION > 4:
         model.set_experts_implementation("eager")
+    for module in model.modules():
+        if type(module).__name__ == "TrOCRSinusoidalPositionalEmbedding":
+            module.weights = None
     return model.eval()
 
 

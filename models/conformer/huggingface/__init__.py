@@ -20,7 +20,7 @@ from models.conformer.config import (
 from models.conformer.huggingface.layers import conformer_layers, transformer_layers
 from models.conformer.huggingface.settings import MODEL_TYPES
 from models.interchange import Entry, Interchange
-from models.interchange.settings import Settings, only
+from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import convolution, dense, norm, without_prefix
 
 _HEADS = ("lm_head.", "quantizer.", "project_q.", "project_hid.")
@@ -62,15 +62,15 @@ class _HuggingFace(Interchange[ConformerConfig]):
         return _kind(c)
 
     def data_fields(self, c: ConformerConfig, preprocessor: Settings) -> dict[str, Any]:
-        """Returns no fields: a preprocessor_config.json may ask for nothing but waveforms of 16 kHz, mean 0 and variance 1."""
-        only(
-            preprocessor,
-            feature_extractor_type=("Wav2Vec2FeatureExtractor",),
-            feature_size=(1,),
-            sampling_rate=(16_000,),
-            do_normalize=(True,),
-        )
-        return {}
+        """Returns whether a waveform of 16 kHz has mean 0 and variance 1; frames must be Kaldi's, two of them a position."""
+        only(preprocessor, sampling_rate=(16_000,))
+        if isinstance(c.front, StackedMel):
+            bands = c.front.bands
+            extractor = ("SeamlessM4TFeatureExtractor",)
+            only(preprocessor, feature_extractor_type=extractor, feature_size=(bands,), num_mel_bins=(bands,), stride=(2,))
+            return {}
+        only(preprocessor, feature_extractor_type=("Wav2Vec2FeatureExtractor",), feature_size=(1,))
+        return {"front": "waveform" if setting(preprocessor, "do_normalize", bool, True) else "samples"}
 
     def entries(self, c: ConformerConfig) -> list[Entry]:
         return self.readable_entries(c) if c.vocab else without_prefix(self.readable_entries(c), _prefix(c))
