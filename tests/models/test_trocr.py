@@ -18,6 +18,7 @@ from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.parity import ours
+from tests.parity.draws import DRAWS
 from tests.parity.live import FIXTURES
 from trainers.weights.huggingface import HuggingFace
 
@@ -54,34 +55,9 @@ def test_drawn_settings_go_there_and_back():
     """Twenty folders of random settings are written as what they were, and their tensors are all parameters of the model."""
     rng = np.random.default_rng(0)
     for _ in range(20):
-        heads, wide = (int(rng.integers(1, 6)) for _ in range(2))
-        width = wide * int(rng.integers(2, 8))
-        encoder = dict(
-            model_type="vit",
-            hidden_size=width,
-            num_hidden_layers=int(rng.integers(1, 4)),
-            num_attention_heads=wide,
-            intermediate_size=int(rng.integers(1, 30)),
-            image_size=14,
-            patch_size=7,
-            qkv_bias=bool(rng.integers(2)),
-        )
-        decoder = dict(
-            model_type="trocr",
-            is_decoder=True,
-            vocab_size=int(rng.integers(5, 90)),
-            d_model=heads * int(rng.integers(2, 8)),
-            decoder_layers=int(rng.integers(1, 4)),
-            decoder_attention_heads=heads,
-            decoder_ffn_dim=int(rng.integers(1, 30)),
-            activation_function=str(rng.choice(["gelu", "relu"])),
-            max_position_embeddings=int(rng.integers(1, 30)),
-            scale_embedding=bool(rng.integers(2)),
-            layernorm_embedding=bool(rng.integers(2)),
-            use_learned_position_embeddings=bool(rng.integers(2)),
-            cross_attention_hidden_size=[None, width][int(rng.integers(2))],
-        )
-        c = INTERCHANGE.read_config(whole(encoder, decoder))
+        settings = DRAWS["trocr"](rng)[1]
+        decoder = settings["decoder"]
+        c = INTERCHANGE.read_config(settings | {"model_type": "vision-encoder-decoder"})
         written = INTERCHANGE.write_config(c)
         assert INTERCHANGE.read_config(written) == c
         kept = {key: value for key, value in decoder.items() if key != "max_position_embeddings"}

@@ -30,6 +30,7 @@ from models.parts.attention.logits import pair_biases, relative_buckets
 from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.parity import ours
+from tests.parity.draws import DRAWS
 from tests.parity.live import FIXTURES
 from trainers.weights.huggingface import HuggingFace
 
@@ -70,50 +71,16 @@ def test_released_sizes_are_exact(name):
     assert INTERCHANGE.read_config(written) == c
 
 
-def drawn(kind: str, rng: np.random.Generator) -> dict[str, Any]:
-    """A config.json of odd sizes, each setting at random."""
-    heads = int(rng.integers(1, 7))
-    name = {"hubert": "Hubert", "wavlm": "WavLM", "wav2vec2-bert": "Wav2Vec2Bert"}[kind]
-    theirs: dict[str, Any] = dict(
-        model_type=kind,
-        architectures=[f"{name}{rng.choice(['ForCTC', 'Model'])}"],
-        vocab_size=int(rng.integers(2, 50)),
-        num_hidden_layers=int(rng.integers(1, 5)),
-        hidden_size=2 * heads * int(rng.integers(1, 9)),
-        num_attention_heads=heads,
-        intermediate_size=int(rng.integers(1, 30)),
-    )
-    if kind == "wav2vec2-bert":
-        positions = rng.choice(["relative_key", "relative", "rotary", ""])
-        return theirs | dict(
-            position_embeddings_type=str(positions) or None,
-            feature_projection_input_dim=2 * int(rng.integers(1, 40)),
-            left_max_position_embeddings=int(rng.integers(0, 9)),
-            right_max_position_embeddings=int(rng.integers(0, 9)),
-            conv_depthwise_kernel_size=2 * int(rng.integers(0, 5)) + 1,
-        )
-    theirs |= dict(
-        conv_dim=[int(rng.integers(1, 9))] * 7,
-        conv_bias=bool(rng.integers(2)),
-        do_stable_layer_norm=bool(rng.integers(2)),
-        feat_extract_norm=str(rng.choice(["group", "layer"])),
-        num_conv_pos_embeddings=int(rng.integers(1, 9)),
-        num_conv_pos_embedding_groups=2,
-    )
-    gates = dict(num_buckets=4 * int(rng.integers(1, 20)), max_bucket_distance=int(rng.integers(21, 900)))
-    return theirs | (gates if kind == "wavlm" else dict(feat_proj_layer_norm=bool(rng.integers(2))))
-
-
 @pytest.mark.parametrize("kind", ["hubert", "wavlm", "wav2vec2-bert"])
 def test_drawn_settings_go_there_and_back(kind):
     """Twenty folders of random settings are written as what they were, and their tensors are all parameters of the model."""
     rng = np.random.default_rng(list(kind.encode()))
     for _ in range(20):
-        theirs = drawn(kind, rng)
-        c = INTERCHANGE.read_config(theirs)
+        architecture, settings = DRAWS[kind](rng)
+        c = INTERCHANGE.read_config(settings | dict(model_type=kind, architectures=[architecture]))
         written = INTERCHANGE.write_config(c)
         assert INTERCHANGE.read_config(written) == c
-        assert written["model_type"] == kind and written["architectures"] == theirs["architectures"]
+        assert written["model_type"] == kind and written["architectures"] == [architecture]
         parts = {part.name: (*e.stacked, *part.shape) for e in INTERCHANGE.readable_entries(c) for part in e.parts}
         assert parts == {info.name: info.shape for info in describe(ours.abstract(c))}
 
