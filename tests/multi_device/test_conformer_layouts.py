@@ -57,7 +57,7 @@ VARIANTS = {
     ("name", "layout"),
     [
         ("wavlm", "tensor_parallel:2x4"),
-        ("wavlm", "pipeline_1f1b:2x4"),
+        ("wavlm", "pipeline_1f1b:2x2x2"),
         ("wav2vec2_bert", "two_d:2x4"),
         ("wav2vec2_bert", "time:2x4"),
     ],
