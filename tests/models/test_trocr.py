@@ -18,8 +18,8 @@ from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.parity import ours
-from tests.parity.draws import DRAWS
 from tests.parity.live import FIXTURES
+from tests.parity.odd_models import DRAWS
 from trainers.weights.huggingface import HuggingFace
 
 _ENCODER = dict(model_type="vit", image_size=384, qkv_bias=False)

@@ -30,8 +30,8 @@ from models.parts.attention.logits import pair_biases, relative_buckets
 from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.parity import ours
-from tests.parity.draws import DRAWS
 from tests.parity.live import FIXTURES
+from tests.parity.odd_models import DRAWS
 from trainers.weights.huggingface import HuggingFace
 
 _LARGE = dict(

@@ -1,6 +1,6 @@
-"""Compares the zoo with `transformers`, both ways, on models whose settings are drawn at random (draws.py).
+"""Compares the zoo with `transformers`, both ways, on models whose settings are drawn at random (odd_models.py).
 
-    python -m tests.parity.drawn NAME... [--count 20]
+    python -m tests.parity.odd NAME... [--count 20]
 
 The same outputs within 1e-4 in float32, relative to the largest where that is above 1, or it exits with an error.
 """
@@ -17,8 +17,8 @@ from safetensors.numpy import load_file, save_file
 from models.interchange import InterchangeError
 from tests.parity import ours
 from tests.parity.cases import GIVEN
-from tests.parity.draws import DRAWS
 from tests.parity.live import TOLERANCE, theirs
+from tests.parity.odd_models import DRAWS
 from trainers.weights import huggingface
 from trainers.weights import source as weights
 
@@ -33,7 +33,7 @@ def compare(name: str, count: int, scratch: Path) -> float:
     rng = np.random.default_rng(list(name.encode()))
     drawn = {f"{name}{i}": DRAWS[name](rng) for i in range(count)}
     (scratch / "cases.json").write_text(json.dumps(drawn))
-    theirs("drawn", scratch / "cases.json", scratch / "made")
+    theirs("odd", scratch / "cases.json", scratch / "made")
     there, expected, refused = {}, {}, 0
     for i, case in enumerate(drawn):
         expected[case] = load_file(scratch / "made" / case / "expected.safetensors")
@@ -56,7 +56,10 @@ def compare(name: str, count: int, scratch: Path) -> float:
         folder = scratch / "written" / case
         got, given = load_file(folder / "outputs.safetensors"), load_file(folder / "inputs.safetensors")
         back[case] = ours.distance(dict(np.load(folder / "ours.npz")), got, given["mask"]) / largest(got)
-    print(f"{name:<20}{len(there)} equal? import {max(there.values()):.1e}, export {max(back.values()):.1e}; {refused} refused")
+    print(
+        f"{name:<20}{len(there)} models: import {max(there.values()):.1e}, export {max(back.values()):.1e}; {refused} refused",
+        flush=True,
+    )
     return max(*there.values(), *back.values())
 
 
