@@ -42,6 +42,7 @@ SENTENCEPIECE = 8 << 20  # bytes of a model; the largest that is read here has 5
 PIECES = 1 << 20  # of a vocabulary, and merges; Gemma's has a quarter of a million pieces and half a million merges
 PIECE = 1 << 12  # characters of a piece
 ADDED = 1 << 22  # characters of all tokens that a vocabulary adds to its pieces
+MARKS = 1 << 14  # of spans in a vocabulary of bytes
 RULES = 64  # of a vocabulary: what it makes of a text before and behind its pieces
 GROWTH = 256  # times that these rules may make a text longer; with NFKC in SentencePiece's tables and a blank it is 36
 DIRECTORY = 32 << 20  # bytes of a zip archive's list of files, each of which becomes 13 in memory

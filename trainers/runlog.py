@@ -65,6 +65,8 @@ _LATER = frozenset(
             for part in ("", "towers.audio.", "towers.vision.")
             for line in ("branch_scale: 1.0", "embedding: false")
         ),
+        "model.inputs: null",
+        *(f"model.{at}layer.{line}" for at in ("", "towers.audio.") for line in ("causal: false", "positions: null")),
     )
 )
 

@@ -7,7 +7,7 @@ from data.config import DataConfig
 from data.features import Feature, Features, positions
 
 RATE = 16_000  # samples a second
-_HOPS = {"whisper": 160, "kaldi": 160, "waveform": 1}
+_HOPS = {"whisper": 160, "kaldi": 160, "kaldi_normed": 160, "waveform": 1, "samples": 1}
 ALIGN = 8  # frames: an utterance of a row begins at a multiple, and has as many of padding before the next
 
 
@@ -64,7 +64,8 @@ class SpeechData(DataConfig):
     Attributes:
       seconds: of a row; must be that of the cache, unless utterances are alone in their rows.
       slots: the most utterances of a row, which do not see each other; must be that of the cache.
-      front: what a model reads: log-mel frames by "whisper" or "kaldi"'s convention, or the "waveform", of mean 0 and variance 1.
+      front: what a model reads: log-mel frames by "whisper" or "kaldi"'s convention, "kaldi_normed" with each band of mean 0 and
+        variance 1 over an utterance; or the "waveform", of mean 0 and variance 1, or its "samples" as they are.
       mels: bands of a frame.
       padding: what follows an utterance that is alone in its row: "masked" is nothing, "silence" is sound that the model
         hears, as Whisper was trained.
@@ -78,7 +79,7 @@ class SpeechData(DataConfig):
 
     seconds: float = 16.0
     slots: int = 1
-    front: Literal["whisper", "kaldi", "waveform"] = "whisper"
+    front: Literal["whisper", "kaldi", "kaldi_normed", "waveform", "samples"] = "whisper"
     mels: int = 80
     padding: Literal["masked", "silence"] = "masked"
     targets_length: int = 0
@@ -95,10 +96,15 @@ class SpeechData(DataConfig):
         if self.samples % step or not self.samples:
             fit = max(round(self.seconds * RATE / step), 1) * step / RATE
             raise ValueError(f"seconds={self.seconds:g}: must be a multiple of {step / RATE:g}; nearest is {fit:g}")
-        if self.front == "waveform" and (self.augment.bands or self.augment.stretches):
+        if self.hears_samples and (self.augment.bands or self.augment.stretches):
             raise ValueError("augment: a waveform has no frames to hide; nearest is bands=0 and stretches=0")
         if self.masks.probability and self.frames % self.masks.stride:
             raise ValueError(f"masks.stride={self.masks.stride}: must divide the {self.frames} frames of a row")
+
+    @property
+    def hears_samples(self) -> bool:
+        """Whether the model reads samples, not frames."""
+        return self.hop == 1
 
     @property
     def samples(self) -> int:
@@ -107,7 +113,7 @@ class SpeechData(DataConfig):
 
     @property
     def hop(self) -> int:
-        """Samples of a frame; of a waveform, whose samples are frames, 1."""
+        """Samples of a frame; where samples are read, which are frames then, 1."""
         return _HOPS[self.front]
 
     @property
@@ -126,7 +132,7 @@ class SpeechData(DataConfig):
     def features(self) -> Features:
         """Returns the arrays of a row as the model gets it: frames [T, F], the number of each one's utterance, from 1 (0 is
         padding), tokens of the texts in the same order, and of pre-training which positions are hidden."""
-        width = 1 if self.front == "waveform" else self.mels
+        width = 1 if self.hears_samples else self.mels
         features = {
             "frames": Feature((self.frames, width), ("length", None), dtype="float32"),
             **positions(self.frames, "frames_segments"),
@@ -140,7 +146,7 @@ class SpeechData(DataConfig):
     def tiny(self) -> "SpeechData":
         """Returns a configuration of random frames whose batches run in seconds."""
         # The shortest rows whose positions every mesh of eight devices divides.
-        seconds = 0.64 if self.front != "waveform" else 1.28
+        seconds = 1.28 if self.hears_samples else 0.64
         length = min(self.targets_length, 16)
         return dataclasses.replace(
             self, cache="", batch_size=16, seconds=seconds, slots=1, mels=min(self.mels, 16), targets_length=length

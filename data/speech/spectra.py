@@ -18,8 +18,8 @@ _BLOCK = 4096  # frames that are transformed at a time
 
 
 def frames(samples: np.ndarray, mels: int, kind: str) -> np.ndarray:
-    """Returns the log-mel frames [T, F] of samples [N], float32, by a convention: "whisper" or "kaldi"."""
-    return {"whisper": whisper, "kaldi": kaldi}[kind](samples, mels)
+    """Returns the log-mel frames [T, F] of samples [N], float32, by a convention: "whisper", "kaldi" or "kaldi_normed"."""
+    return {"whisper": whisper, "kaldi": kaldi, "kaldi_normed": kaldi_normed}[kind](samples, mels)
 
 
 def whisper(samples: np.ndarray, mels: int = 80) -> np.ndarray:
@@ -55,6 +55,14 @@ def kaldi(samples: np.ndarray, mels: int = 80) -> np.ndarray:
     windows = windows - 0.97 * np.concatenate([windows[:, :1], windows[:, :-1]], axis=1)
     window = np.hanning(_WINDOW) ** 0.85
     return np.log(np.maximum(_powers(windows, window, _KALDI_FFT) @ _htk(mels), _KALDI_FLOOR)).astype(np.float32)
+
+
+def kaldi_normed(samples: np.ndarray, mels: int = 80) -> np.ndarray:
+    """Returns Kaldi's filter banks with each band of mean 0 and variance 1 over the sound (Wav2Vec2-BERT, SeamlessM4T)."""
+    x = kaldi(samples, mels)
+    if len(x) < 2:  # of which there is no variance
+        return np.zeros_like(x)
+    return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0, ddof=1) + 1e-7)
 
 
 def _powers(windows: np.ndarray, window: np.ndarray, size: int) -> np.ndarray:

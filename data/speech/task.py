@@ -135,6 +135,8 @@ class SpeechTask(Task[SpeechData]):
     def frames(self, samples: np.ndarray) -> np.ndarray:
         """Returns what the model reads of an utterance's samples [N]: frames [T, F], T at most those of a row."""
         data = self.data
+        if data.front == "samples":
+            return samples[:, None].astype(np.float32)
         if data.front == "waveform":
             spread = np.sqrt(samples.var() + 1e-7)
             return ((samples - samples.mean()) / spread)[:, None].astype(np.float32)

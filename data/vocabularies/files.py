@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
+from data.vocabularies import bytes_json
 from models.errors import UserError, shortened
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"  # of the `tokenizers` library, and of `transformers`
@@ -25,7 +26,33 @@ class VocabularyError(UserError):
 
 def readable(folder: Path) -> bool:
     """Returns whether a Hugging Face folder holds a vocabulary that can be read here."""
-    return any((folder / name).exists() for name in (TOKENIZER, PIECES))
+    return has_tokenizer(folder) or (folder / PIECES).exists()
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Returns whether a folder has a tokenizer.json, or a vocabulary of bytes, which needs no file."""
+    return (folder / TOKENIZER).exists() or _of_bytes(folder)
+
+
+def tokenizer_text(file: Path) -> str:
+    """Returns the content of a tokenizer.json, or that of bytes where its folder has such a vocabulary.
+
+    Raises:
+      VocabularyError: it is missing or no text, or the number of marks of a vocabulary of bytes (`extra_ids`) is none.
+    """
+    if file.exists() or not _of_bytes(file.parent):
+        return untrusted.read_text(file, VocabularyError)
+    marks = read_object(file.parent / CONFIG).get("extra_ids", bytes_json.MARKS)
+    if type(marks) is not int or not 0 <= marks <= untrusted.MARKS:
+        marks = shortened(repr(marks))
+        raise VocabularyError(
+            f"{file.parent / CONFIG}: extra_ids={marks}: expected a number of marks, as released {bytes_json.MARKS}"
+        )
+    return json.dumps(bytes_json.tokenizer_json(marks))
+
+
+def _of_bytes(folder: Path) -> bool:
+    return any(read_object(folder / name).get("tokenizer_class") == bytes_json.CLASS for name in (CONFIG, MODEL))
 
 
 def listed(folder: Path) -> list[Path]:
@@ -34,10 +61,14 @@ def listed(folder: Path) -> list[Path]:
 
 
 def copy(vocabulary: Path, to: Path) -> None:
-    """Copies a vocabulary's files into another folder, and what its folder says of the ids that end a text."""
+    """Copies a vocabulary's files, of bytes those that it does without, and what its folder says of the ids that end a text."""
     for file in listed(vocabulary):
         if file.name != GENERATION:
             shutil.copyfile(file, to / file.name)
+    if not (vocabulary / TOKENIZER).exists() and _of_bytes(vocabulary):
+        (to / TOKENIZER).write_text(tokenizer_text(vocabulary / TOKENIZER))
+        named = bytes_json.NAMED | read_object(vocabulary / CONFIG) | {"tokenizer_class": bytes_json.CLASS}
+        (to / CONFIG).write_text(json.dumps(named, indent=2) + "\n")
     if settings := read_object(vocabulary / GENERATION) | token_ids(vocabulary):
         (to / GENERATION).write_text(json.dumps(settings, indent=2) + "\n")
 

@@ -20,7 +20,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
 from data import paths, untrusted
-from data.vocabularies import boundaries, rules
+from data.vocabularies import boundaries, files, rules
 from data.vocabularies.files import VocabularyError
 
 FILE = "tokenizer.json"
@@ -42,7 +42,7 @@ class Tokenizer:
       special: they are recognised, in the text of a chat template.
 
     Attributes:
-      path: the tokenizer.json file.
+      path: the tokenizer.json file, which a vocabulary of bytes need not have.
       size: number of ids.
       pad_id, unk_id, cls_id, sep_id, mask_id, eos_id: special ids, None where the vocabulary has no such token. The end
         of text (`eos_id`) of a WordPiece vocabulary is its separator. `<s>` is [CLS] in a vocabulary with `<mask>` alone: a
@@ -59,7 +59,7 @@ class Tokenizer:
     def __init__(self, path: Path | str, *, special: bool = False):
         path = Path(path)
         self.path = path / FILE if path.is_dir() else path
-        text = untrusted.read_text(self.path, VocabularyError)
+        text = files.tokenizer_text(self.path)
         written = untrusted.parsed(text, str(self.path), VocabularyError)
         with untrusted.damage(self.path, VocabularyError, quiet=True):
             rules.check_sizes(written, self.path)

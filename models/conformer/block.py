@@ -16,10 +16,10 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.conformer import config
-from models.conformer.config import ConformerConfig, ConformerLayer
+from models.conformer.config import ConformerConfig, ConformerLayer, NearKeys
 from models.parts.attention import blocks
 from models.parts.attention.config import Rotary
-from models.parts.attention.logits import scores
+from models.parts.attention.logits import distances_index, pair_biases, scores
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention
 from models.parts.attention.rotary import rotate, rotation
@@ -76,11 +76,13 @@ def run_blocks(
     segments_BS: jax.Array,
     context: Context,
     scope: Component,
+    bias_NK: jax.Array | None = None,
 ) -> tuple[jax.Array, Loss]:
     """Runs a stack of blocks; returns (y_BSM, no loss, but the running statistics of batch norms after a training pass).
 
     Args:
       context: of the stack (Context.for_layers).
+      bias_NK: of all layers, for each of K buckets of relative positions.
     """
 
     def layer(x_BSM, inputs, g: AttentionInputs):
@@ -91,6 +93,9 @@ def run_blocks(
     turns = isinstance(c.layer, ConformerLayer) and c.layer.positions in ("rotary", "rotary_input")
     rotated = rotation(places(segments_BS), c.head_dim, Rotary()) if turns else None
     g = AttentionInputs(AttentionMask.for_rows(segments_BS, segments_BS), rotated)
+    if c.buckets is not None and bias_NK is not None:
+        bias_NSS = pair_biases(bias_NK, x_BSM.shape[1], c.buckets.max_distance)
+        g = dataclasses.replace(g, bias_1NK=scope.shard(bias_NSS, "act_heads", "length", None)[None])
     x_BSM, statistics = scan(layer, x_BSM, (stack, context.key), g, scope=scope)
     zero = zero_loss(x_BSM.dtype)
     return x_BSM, Loss(zero.value, zero.extra, {}, {f"{scope.path}.{name}": x for name, x in statistics.items()})
@@ -98,12 +103,18 @@ def run_blocks(
 
 class RelativeAttention(Attention):
     """Attention within utterances, with Transformer-XL's relative positions (arXiv 1901.02860, section 3.3) where they are asked
-    for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head."""
+    for: logits (q + u) k + (q + v) W r(i - j), r a sinusoid of the distance, u and v vectors of each head. With `NearKeys` they
+    are q k + q r(i - j), r a learned vector of the distance."""
 
     def __init__(self, c: ConformerConfig, layer: ConformerLayer, key: jax.Array, scope: Component):
         super().__init__(c.transformer, key, scope)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
         self.relative, self.turns_input = layer.positions == "relative", layer.positions == "rotary_input"
+        near = layer.positions if isinstance(layer.positions, NearKeys) else None
+        self.reach = (near.left, near.right) if near else None
+        if near:
+            rows = (near.left + near.right + 1, c.head_dim)
+            self.near_keys = param(k1, rows, ("buckets", "kv"), normal(c.head_dim**-0.5), scope)
         if self.relative:
             shape = (c.model_dim, c.heads, c.head_dim)
             self.distances = param(k1, shape, ("embed", "heads", "kv"), normal(c.model_dim**-0.5), scope)
@@ -118,28 +129,39 @@ class RelativeAttention(Attention):
             kv = self.keys_values(rotated_BSM)[0], self.keys_values(x_BSM)[1]  # the other halves are never computed
             return self(rotated_BSM, kv, g.mask)
         kv = self.keys_values(x_BSM, g.rotation)
-        if not self.relative:
+        if not self.relative and self.reach is None:
             return self(x_BSM, kv, g.mask, rotation=g.rotation)
         q_BSND = self._queries(x_BSM, None, "length")
-        table_RM = jnp.asarray(_distances(x_BSM.shape[1], x_BSM.shape[2]), x_BSM.dtype)
-        p_RND = project(table_RM, self.distances[...], self.scope)
-        p_RND = self.scope.shard(p_RND, None, "act_heads", None)
-        out_BSND, _ = blocks.attend(self._logits, q_BSND, *kv, p_RND, g.mask, self.scope)
+        if self.reach is not None:
+            table, logits = self.near_keys[...].astype(x_BSM.dtype), self._logits_of_near
+        else:
+            table_RM = jnp.asarray(_distances(x_BSM.shape[1], x_BSM.shape[2]), x_BSM.dtype)
+            table, logits = project(table_RM, self.distances[...], self.scope), self._logits
+            table = self.scope.shard(table, None, "act_heads", None)
+        out_BSND, _ = blocks.attend(logits, q_BSND, *kv, table, g.mask, self.scope)
         out_BSND = checkpoint_name(self.scope.shard(out_BSND, "batch", "length", "act_heads", None), "context")
         y_BSM = add_bias(project(out_BSND, self.o[...], self.scope, contract=2, dense=True), self.o_bias)
         return checkpoint_name(self.scope.shard(y_BSM, "batch", "res_length", "act_embed"), "attention_out")
 
     def _logits(self, q_BSND: jax.Array, k_BSND: jax.Array, p_RND: jax.Array, mask: AttentionMask) -> jax.Array:
-        wide = jnp.promote_types(q_BSND.dtype, jnp.float32)
         u_ND, v_ND = (x[...].astype(q_BSND.dtype) * self.scale for x in (self.u, self.v_distance))
-        content_BNSS = scores(q_BSND + u_ND, k_BSND).astype(wide)
-        distance_BNSR = jnp.einsum("BSND,RND->BNSR", q_BSND + v_ND, p_RND).astype(wide)
-        # Row r of the table is distance S - 1 - r: query i finds that of key j at S - 1 - i + j.
-        size = k_BSND.shape[1]
-        index_SS = (size - 1) - jnp.arange(size)[:, None] + jnp.arange(size)
-        distance_BNSS = jnp.take_along_axis(distance_BNSR, index_SS[None, None], axis=-1)
-        logits_BNSS = content_BNSS + distance_BNSS + jnp.where(mask.matrix(), 0.0, -1e9).astype(wide)[:, None]
-        return checkpoint_name(logits_BNSS, "scores")
+        distance_BNSR = jnp.einsum("BSND,RND->BNSR", q_BSND + v_ND, p_RND)
+        # Row r of the table is distance S - 1 - r.
+        return _summed(scores(q_BSND + u_ND, k_BSND), distance_BNSR, distances_index(k_BSND.shape[1]), mask)
+
+    def _logits_of_near(self, q_BSND: jax.Array, k_BSND: jax.Array, near_RD: jax.Array, mask: AttentionMask) -> jax.Array:
+        assert self.reach is not None
+        (left, right), size = self.reach, k_BSND.shape[1]
+        index_SS = jnp.clip(distances_index(size) - (size - 1), -left, right) + left
+        return _summed(scores(q_BSND, k_BSND), jnp.einsum("BSND,RD->BNSR", q_BSND, near_RD), index_SS, mask)
+
+
+def _summed(content_BNSS: jax.Array, distance_BNSR: jax.Array, index_SS: jax.Array, mask: AttentionMask) -> jax.Array:
+    """Returns the logits [B, N, S, S] of contents, and of distances of which `index` says which pair has which, where seen."""
+    wide = jnp.promote_types(content_BNSS.dtype, jnp.float32)
+    distance_BNSS = jnp.take_along_axis(distance_BNSR.astype(wide), index_SS[None, None], axis=-1)
+    logits_BNSS = content_BNSS.astype(wide) + distance_BNSS + jnp.where(mask.matrix(), 0.0, -1e9).astype(wide)[:, None]
+    return checkpoint_name(logits_BNSS, "scores")
 
 
 def _distances(length: int, size: int) -> np.ndarray:
@@ -168,6 +190,7 @@ class ConvolutionModule(nnx.Module):
         # A batch norm would take it off again, and its gradient would be rounding alone.
         self.filter_bias = bias() if layer.bias and isinstance(layer.norm, config.GroupNorm) else None
         self.out_bias = param(k1, (m,), ("embed",), zeros, scope) if layer.bias else None
+        self.back = layer.kernel - 1 if layer.causal else layer.kernel // 2
         self.inner_norm = _NORMS[type(layer.norm)](layer.norm, m, scope, c.norm_eps)
 
     def __call__(self, x_BSM: jax.Array, segments_BS: jax.Array, *, training: bool) -> tuple[jax.Array, Statistics]:
@@ -175,17 +198,17 @@ class ConvolutionModule(nnx.Module):
         value_BSM = checkpoint_name(add_bias(project(x_BSM, self.value[...], self.scope, dense=True), self.value_bias), "up")
         gate_BSM = checkpoint_name(add_bias(project(x_BSM, self.gate[...], self.scope, dense=True), self.gate_bias), "gate")
         h_BSM = self.scope.shard(value_BSM * jax.nn.sigmoid(gate_BSM), "batch", "length", "act_mlp")
-        h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS), self.filter_bias)
+        h_BSM = add_bias(depthwise(h_BSM, self.filter[...].astype(h_BSM.dtype), segments_BS, self.back), self.filter_bias)
         h_BSM, statistics = self.inner_norm(h_BSM, segments_BS, training=training)
         h_BSM = self.scope.shard(jax.nn.silu(h_BSM), "batch", "length", "act_mlp")
         y_BSM = add_bias(project(h_BSM, self.out[...], self.scope, dense=True), self.out_bias)
         return checkpoint_name(self.scope.shard(y_BSM, "batch", "res_length", "act_embed"), "ffn_out"), statistics
 
 
-def depthwise(x_BSM: jax.Array, filter_KM: jax.Array, segments_BS: jax.Array) -> jax.Array:
-    """Returns sum over k of filter[k] x[s + k - (K - 1) / 2], of frames of the same utterance; an even K reaches further back."""
+def depthwise(x_BSM: jax.Array, filter_KM: jax.Array, segments_BS: jax.Array, back: int) -> jax.Array:
+    """Returns sum over k of filter[k] x[s + k - back], of frames of the same utterance."""
     taps, length = len(filter_KM), x_BSM.shape[1]
-    back, ahead = taps // 2, (taps - 1) // 2
+    ahead = taps - 1 - back
     padded = jnp.pad(x_BSM, ((0, 0), (back, ahead), (0, 0)))
     whose = jnp.pad(segments_BS, ((0, 0), (back, ahead)))
     y_BSM = jnp.zeros_like(x_BSM)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, ClassVar, Literal
 
-from models.parts.attention.config import GroupedQuery
+from models.parts.attention.config import GatedBuckets, GroupedQuery
 from models.parts.numbers import check_epsilon, check_finite, nearest_divisor
 from models.parts.transformer_config import BlockConfig, Dense, NormConfig, check_dropout
 
@@ -27,6 +27,19 @@ class Mel:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class StackedMel:
+    """A norm and a linear map over pairs of log-mel frames (Wav2Vec2-BERT).
+
+    Attributes:
+      bands: of a frame.
+    """
+
+    stride: ClassVar[int] = 2  # frames of a position
+
+    bands: int = 80
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Waveform:
     """The seven convolutions of wav2vec 2.0 over samples.
 
@@ -41,6 +54,26 @@ class Waveform:
     channels: int = 512
     norm: Literal["layer", "group"] = "layer"
     bias: bool = True
+
+    @property
+    def norms_projection(self) -> bool:
+        """Whether a layer norm stands before the linear map to the model's width."""
+        return True
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HubertWaveform(Waveform):
+    """HuBERT's front (arXiv 2106.07447, section 3), which is wav2vec 2.0's; distilled models leave out its last norm.
+
+    Attributes:
+      projection_norm: a layer norm before the linear map to the model's width.
+    """
+
+    projection_norm: bool = True
+
+    @property
+    def norms_projection(self) -> bool:
+        return self.projection_norm
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -70,6 +103,25 @@ class GroupNorm:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NearKeys:
+    """A learned vector for each distance of a key, with which a query is multiplied as with the key (Shaw et al., arXiv
+    1803.02155, section 3.2); all heads have the same vectors.
+
+    Attributes:
+      left: from this distance back on, keys share a vector.
+      right: the same ahead.
+    """
+
+    left: int = 64
+    right: int = 8
+
+    def __post_init__(self) -> None:
+        for name in ("left", "right"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name}={getattr(self, name)}: must be 0 or more")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class ConformerLayer:
     """A Conformer's layer.
 
@@ -78,13 +130,16 @@ class ConformerLayer:
       norm: after the convolution.
       bias: biases of the convolution module.
       positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary" (queries and keys are turned), "rotary_input"
-        (what they are made of is turned, head by head: the released rotary models), or "none", as the scaled models (2010.10504).
+        (what they are made of is turned, head by head: the released rotary models), or "none", as the scaled models (2010.10504);
+        or vectors of distances.
+      causal: the convolution hears what came before alone.
     """
 
     kernel: int = 5
     norm: BatchNorm | GroupNorm = GroupNorm()
     bias: bool = False
-    positions: Literal["relative", "rotary", "rotary_input", "none"] = "none"
+    positions: Literal["relative", "rotary", "rotary_input", "none"] | NearKeys = "none"
+    causal: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,9 +148,11 @@ class TransformerLayer:
 
     Attributes:
       order: "pre" has norms before sub-layers (the large models), "post" after them (the base).
+      positions: biases of attention, of one table for all layers (WavLM); None has none.
     """
 
     order: Literal["pre", "post"]
+    positions: GatedBuckets | None = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -241,7 +298,7 @@ class ConformerConfig:
     layer: ConformerLayer | TransformerLayer = ConformerLayer()
     positions: ConvolutionalPositions | None = None
     final_norm: bool = False
-    front: Mel | Waveform = Mel()
+    front: Mel | StackedMel | Waveform | HubertWaveform = Mel()
     utterances: int = 1
     dropout: float = 0.1
     norm_eps: float = 1e-5
@@ -283,16 +340,21 @@ class ConformerConfig:
         return BlockConfig(
             model_dim=self.model_dim,
             attention=GroupedQuery(heads=self.heads, head_dim=self.head_dim, biases="qkvo"),
-            positions=None,
+            positions=self.buckets,
             feed_forward=Dense(hidden_dim=self.hidden_dim, activation="gelu", bias=True, dropout=self.dropout),
             norm=NormConfig(kind="layer", bias=True, eps=self.norm_eps, order=order),
             dropout=self.dropout,
         )
 
     @property
+    def buckets(self) -> GatedBuckets | None:
+        """The biases of relative positions that all layers share; None where there are none."""
+        return self.layer.positions if isinstance(self.layer, TransformerLayer) else None
+
+    @property
     def frame_width(self) -> int:
         """The numbers of a frame."""
-        return self.front.bands if isinstance(self.front, Mel) else 1
+        return self.front.bands if isinstance(self.front, Mel | StackedMel) else 1
 
     @property
     def most_frames(self) -> int:
@@ -306,10 +368,17 @@ class ConformerConfig:
 
     def tiny(self) -> "ConformerConfig":
         """Returns the same model, small enough for a test and divisible by every mesh of eight devices."""
-        layer, front = self.layer, dataclasses.replace(self.front, channels=8)
+        layer, front = self.layer, self.front
+        if not isinstance(front, StackedMel):
+            front = dataclasses.replace(front, channels=8)
+        if not isinstance(front, Waveform):
+            front = dataclasses.replace(front, bands=min(front.bands, 16))
         if isinstance(layer, ConformerLayer):
             norm = GroupNorm(groups=min(layer.norm.groups, 4)) if isinstance(layer.norm, GroupNorm) else layer.norm
-            layer = dataclasses.replace(layer, kernel=min(layer.kernel, 5), norm=norm)
+            near = NearKeys(left=5, right=2) if isinstance(layer.positions, NearKeys) else layer.positions
+            layer = dataclasses.replace(layer, kernel=min(layer.kernel, 5), norm=norm, positions=near)
+        elif layer.positions is not None:
+            layer = dataclasses.replace(layer, positions=GatedBuckets(buckets=8, max_distance=16))
         return dataclasses.replace(
             self,
             layers=4,
@@ -318,7 +387,7 @@ class ConformerConfig:
             heads=4,
             layer=layer,
             positions=self.positions and ConvolutionalPositions(taps=8, groups=4),
-            front=dataclasses.replace(front, bands=min(front.bands, 16)) if isinstance(front, Mel) else front,
+            front=front,
             objective=_tiny(self.objective),
             utterances=1,
         )

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from models.conformer.config import ConformerConfig, Ctc, Transducer, W2vBert, Wav2Vec, Waveform
+from models.conformer.config import ConformerConfig, Ctc, StackedMel, Transducer, W2vBert, Wav2Vec, Waveform
 from models.conformer.layouts import LAYOUTS
 from models.conformer.model import Conformer
 from models.family import Family
@@ -12,9 +12,11 @@ from models.parts.activations import DENSE, POLICIES
 
 def adapt_data(c: ConformerConfig, data: Any) -> Any:
     """Returns the data as the model hears it."""
+    if isinstance(c.front, StackedMel):
+        return dataclasses.replace(data, front="kaldi_normed", mels=c.front.bands)
     if isinstance(c.front, Waveform):  # which has no bands of frequency to hide
         return dataclasses.replace(data, front="waveform", augment=dataclasses.replace(data.augment, bands=0, stretches=0))
-    return dataclasses.replace(data, front="kaldi" if data.front == "waveform" else data.front, mels=c.front.bands)
+    return dataclasses.replace(data, front="kaldi" if data.hears_samples else data.front, mels=c.front.bands)
 
 
 def convention(c: ConformerConfig) -> str:
@@ -39,6 +41,6 @@ FAMILY = Family(
     adapt_data=adapt_data,
     convention=convention,
     deterministic=lambda c, lengths: dataclasses.replace(c, layers=4, dropout=0.0),  # draws of codes are the same everywhere
-    semantic_fields=("layer.norm", "layer.positions", "layer.order", "positions", "norm_eps"),
+    semantic_fields=("layer.norm", "layer.positions", "layer.causal", "layer.order", "positions", "norm_eps"),
     same_outputs=lambda ours, theirs: type(ours.objective) is type(theirs.objective),
 )

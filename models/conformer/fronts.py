@@ -1,4 +1,5 @@
-"""The fronts, which make positions of sound: two 2-D convolutions over log-mel frames, or wav2vec 2.0's seven over a waveform.
+"""The fronts, which make positions of sound: two 2-D convolutions, or a linear map, over log-mel frames, or wav2vec 2.0's seven
+convolutions over a waveform.
 
 B rows, T frames or samples, F bands, S positions, C channels, M model.
 """
@@ -7,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.conformer.config import WAVE, ConformerConfig, ConvolutionalPositions, Mel, Waveform
+from models.conformer.config import WAVE, ConformerConfig, ConvolutionalPositions, Mel, StackedMel, Waveform
 from models.parts.convolution_1d import convolve, masked
 from models.parts.layers import Norm, add_bias, project
 from models.sharding.component import Component
@@ -52,6 +53,23 @@ class MelFront(nnx.Module):
         return self.scope.shard(y_BTFO, "batch", "length", None, "act_channels")
 
 
+class StackedFront(nnx.Module):
+    """A norm and a linear map over pairs of frames, side by side: a position is an utterance's where both of them are."""
+
+    def __init__(self, c: ConformerConfig, front: StackedMel, key: jax.Array, scope: Component):
+        self.scope, self.stride, n = scope, front.stride, front.stride * front.bands
+        self.norm = Norm(n, scope, kind="layer", bias=True, eps=c.norm_eps, axis="in_channels")
+        self.weight = param(key, (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), scope)
+        self.bias = param(key, (c.model_dim,), ("embed",), zeros, scope)
+
+    def __call__(self, frames_BTF: jax.Array, segments_BT: jax.Array) -> jax.Array:
+        """Returns positions [B, S, M]; a last frame without another is left out."""
+        whole = frames_BTF.shape[1] // self.stride * self.stride
+        x_BSX = frames_BTF[:, :whole].reshape(len(frames_BTF), whole // self.stride, -1)
+        x_BSM = add_bias(project(self.norm(x_BSX), self.weight[...], self.scope), self.bias)
+        return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
+
+
 class WaveFront(nnx.Module):
     """Seven convolutions over samples, each (or the first alone) with a norm, and with a GELU, then a norm and a linear map: a
     position is 320 samples.
@@ -69,7 +87,8 @@ class WaveFront(nnx.Module):
             bias = param(keys[i], (n,), ("channels",), zeros, scope) if front.bias else None
             setattr(self, f"bias{i}", bias)
             setattr(self, f"norm{i}", self._norm(front, i))
-        self.norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
+        norm = Norm(n, scope, kind="layer", bias=True, eps=1e-5, axis="in_channels")
+        self.norm = norm if front.norms_projection else None
         self.weight = param(keys[-1], (n, c.model_dim), ("in_channels", "embed"), normal(n**-0.5), scope)
         self.bias = param(keys[-1], (c.model_dim,), ("embed",), zeros, scope)
 
@@ -92,7 +111,8 @@ class WaveFront(nnx.Module):
             elif norm is not None:
                 x_BTC = norm(x_BTC)
             x_BTC = masked(jax.nn.gelu(x_BTC, approximate=False), segments_BT)
-        x_BSM = add_bias(project(self.norm(x_BTC), self.weight[...], self.scope), self.bias)
+        x_BTC = x_BTC if self.norm is None else self.norm(x_BTC)
+        x_BSM = add_bias(project(x_BTC, self.weight[...], self.scope), self.bias)
         return self.scope.shard(x_BSM, "batch", "res_length", "act_embed")
 
 
@@ -127,15 +147,19 @@ def positions_of(c: ConformerConfig, segments_BT: jax.Array) -> jax.Array:
     """Returns the utterance of each position that a front makes of frames or samples, int32 [B, S]; 0 is padding."""
     if isinstance(c.front, Mel):
         return segments_BT[:, :: c.front.stride]
+    if isinstance(c.front, StackedMel):
+        return _whole_segments(segments_BT, c.front.stride, c.front.stride)
     for size, stride in WAVE:
         segments_BT = _whole_segments(segments_BT, size, stride)
     return segments_BT
 
 
-def front_of(c: ConformerConfig, key: jax.Array, scope: Component) -> MelFront | WaveFront:
+def front_of(c: ConformerConfig, key: jax.Array, scope: Component) -> MelFront | StackedFront | WaveFront:
     """Returns the front that the configuration names."""
     if isinstance(c.front, Mel):
         return MelFront(c, c.front, key, scope)
+    if isinstance(c.front, StackedMel):
+        return StackedFront(c, c.front, key, scope)
     return WaveFront(c, c.front, key, scope)
 
 

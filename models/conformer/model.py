@@ -40,10 +40,14 @@ class Conformer(Staged, HasPrologue, Writes):
         self.hidden = param(k2, (c.model_dim,), ("embed",), normal(0.1), scope / "front") if self.pretrains else None
         norm = functools.partial(Norm, c.model_dim, kind="layer", bias=True, eps=c.norm_eps)
         self.places = Places(c, c.positions, k2, scope / "front") if c.positions else None
-        self.first_norm = norm(scope / "front") if c.layer == TransformerLayer(order="post") else None
+        self.first_norm = norm(scope / "front") if isinstance(c.layer, TransformerLayer) and c.layer.order == "post" else None
         self.contrastive = self._stack("contrastive", c.contrastive_layers, k3) if c.contrastive_layers else None
         self.encoder = self._stack("encoder", c.layers, k4)
         self.final_norm = norm(scope / "encoder") if c.final_norm else None
+        # One table for all layers; those of a pipeline's stage have no parameter but their own, and are given it.
+        shape, axes = (c.heads, c.buckets.buckets if c.buckets else 0), ("heads", "buckets")
+        std, at = c.model_dim**-0.5, scope / "encoder" / "attention"
+        self.encoder_bias = param(jax.random.fold_in(k4, 0), shape, axes, normal(std), at) if c.buckets else None
         self.head = head_of(c, k5, scope / "head")
 
     def _stack(self, name: str, layers: int, key: jax.Array) -> ConformerBlock | Block:
@@ -72,6 +76,10 @@ class Conformer(Staged, HasPrologue, Writes):
         """Returns the number of frames, padding left out."""
         return {"frames": jnp.sum(batch["frames_segments"] > 0)}
 
+    @property
+    def _bias(self) -> jax.Array | None:
+        return None if self.encoder_bias is None else self.encoder_bias[...]
+
     def _segments(self, batch: Batch) -> jax.Array:
         """Returns the utterance of each position, int32 [B, S]."""
         return positions_of(self.c, batch["frames_segments"])
@@ -90,7 +98,8 @@ class Conformer(Staged, HasPrologue, Writes):
         x_BSM = self._placed(x_BSM, segments_BS, first)
         if isinstance(self.head, W2vBertHead) and self.contrastive is not None:
             layers = layers.for_layers(self.c.contrastive_layers)
-            x_BSM, of_stack = run_blocks(self.c, self.contrastive, x_BSM, segments_BS, layers, self.scope / "contrastive")
+            stack, at = self.contrastive, self.scope / "contrastive"
+            x_BSM, of_stack = run_blocks(self.c, stack, x_BSM, segments_BS, layers, at, self._bias)
             is_hidden_BS = hidden(batch, segments_BS)
             contrast, codes = self.head.targets(features_BSM, x_BSM, is_hidden_BS, segments_BS, totals, targets)
             loss += contrast + of_stack
@@ -113,16 +122,18 @@ class Conformer(Staged, HasPrologue, Writes):
         return x_BSM if self.final_norm is None else self.final_norm(x_BSM)
 
     def embed(self, batch: Batch, context: Context) -> Activations:
-        """Returns (the stack's input, the front's features where its loss is of them)."""
-        return tuple(batch[name] for name in ("input", "features") if name in batch)
+        """Returns (the stack's input, the front's features where its loss is of them, the table of biases where there is one)."""
+        arrays = tuple(batch[name] for name in ("input", "features") if name in batch)
+        return arrays if self._bias is None else (*arrays, self._bias.reshape(1, 1, -1))
 
     def apply_layers(
         self, blocks: ConformerBlock | Block, x: Activations, batch: Batch, context: Context, totals: Totals
     ) -> tuple[Activations, Loss]:
-        """Runs some of the blocks; features pass unchanged. See Staged."""
-        x_BSM, *features = x
-        x_BSM, loss = run_blocks(self.c, blocks, x_BSM, self._segments(batch), context, self.scope / "encoder")
-        return (x_BSM, *features), loss
+        """Runs some of the blocks; the other arrays pass unchanged. See Staged."""
+        x_BSM, *others = x
+        bias_NK = others[-1].reshape(self.c.heads, -1) if self.c.buckets else None
+        x_BSM, loss = run_blocks(self.c, blocks, x_BSM, self._segments(batch), context, self.scope / "encoder", bias_NK)
+        return (x_BSM, *others), loss
 
     def head_loss(self, x: Activations, batch: Batch, context: Context, totals: Totals) -> Loss:
         assert self.head is not None, "a tower has no loss of its own"
@@ -146,7 +157,8 @@ class Conformer(Staged, HasPrologue, Writes):
             if count:
                 layers, context = context.split(2)
                 layers = layers.for_layers(count)
-                x_BSM, of_stack = run_blocks(self.c, getattr(self, name), x_BSM, segments_BS, layers, self.scope / name)
+                stack, at = getattr(self, name), self.scope / name
+                x_BSM, of_stack = run_blocks(self.c, stack, x_BSM, segments_BS, layers, at, self._bias)
                 loss += of_stack
         return self._normed(x_BSM), loss
 

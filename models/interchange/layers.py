@@ -29,6 +29,7 @@ def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, gro
     m, n, d, h = c.model_dim, c.attention.heads, c.attention.head_dim, c.feed_forward.hidden_dim
     keys: Shape = (m, c.attention.groups, d)
     shapes = {"q": (m, n, d), "k": keys, "v": keys, "o": (n, d, m), "wi": (m, h), "wg": (m, h), "wo": (h, m)}
+    source = (getattr(c, "source_dim", m), *keys[1:])
     biased = getattr(c.attention, "biases", "")
     biases: dict[str, bool] = {projection: projection in biased for projection in "qkvo"}
     biases |= dict.fromkeys(("wi", "wg", "wo"), bool(c.feed_forward.bias))
@@ -44,7 +45,8 @@ def layers(c: Any, ours: str, at: str, names: Names, *, cross: bool = False, gro
             mapped += norm(f"{at}{theirs}", f"{ours}.{parts[0]}", m, bias=c.norm.bias, **places)
             continue
         kinds = [part.rpartition(".")[2] for part in parts]
-        projections = [(f"{ours}.{part}", shapes[kind]) for part, kind in zip(parts, kinds, strict=True)]
+        of_source = dict.fromkeys(("k", "v"), source) if parts[0].startswith("cross") else {}
+        projections = [(f"{ours}.{part}", (shapes | of_source)[kind]) for part, kind in zip(parts, kinds, strict=True)]
         more = {"experts": moe.experts.count} if moe is not None and "{expert}" in theirs else {}
         inputs = 2 if kinds == ["o"] else 1
         if len(parts) > 1:

@@ -1,7 +1,7 @@
 """Sizes of M2M-100, NLLB and BART, and of their kin. No JAX here: configs are read by tools that never touch an array."""
 
 import dataclasses
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from models.errors import UserError
 from models.parts.attention.config import Learned, Sinusoidal
@@ -28,6 +28,12 @@ class Inputs:
 
     def __post_init__(self) -> None:
         check_literals(self)
+
+
+def check_rows(positions: Any, length: int) -> None:
+    """Raises UserError for rows of more tokens than a learned table of positions has."""
+    if isinstance(positions, Learned) and length > (most := positions.rows - positions.first):
+        raise UserError(f"a row of {length} tokens: the table of positions (positions.rows={positions.rows}) has {most}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,8 +64,7 @@ class M2M100Config(EncoderDecoderConfig):
 
     def check_length(self, length: int) -> None:
         """Raises UserError for rows that are longer than a learned table of positions reaches."""
-        if isinstance(self.positions, Learned) and length > (most := self.positions.rows - self.positions.first):
-            raise UserError(f"a row of {length} tokens: the table of positions (positions.rows={self.positions.rows}) has {most}")
+        check_rows(self.positions, length)
 
     def tiny(self) -> "M2M100Config":
         """The same model, small enough for a test and divisible by every mesh of eight devices."""

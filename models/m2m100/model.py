@@ -7,13 +7,14 @@ biases. A multilingual source begins with the token of its language, and so does
 import jax
 from flax import nnx
 
-from models.m2m100.config import M2M100Config
+from models.m2m100.config import Inputs, M2M100Config, check_rows
 from models.parts import transformer
 from models.parts.attention.config import Learned, Sinusoidal
 from models.parts.decoder import Cache
 from models.parts.encoder_decoder import EncoderDecoder
 from models.parts.layers import Embedding, add_positions, dropout, sinusoids
 from models.parts.transformer import Key
+from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
@@ -22,20 +23,26 @@ FIRST_POSITION = 2  # fairseq counts positions from the padding's id, 1, on
 
 
 class StackInputs(nnx.Module):
-    """Adds positions to the vectors of a stack's tokens, and norms the sum."""
+    """Adds positions to the vectors of a stack's tokens, which it may scale, and norms the sum.
 
-    def __init__(self, c: M2M100Config, key: jax.Array, scope: Component):
-        self.c, self.scope = c, scope
+    Args:
+      c: settings of a stack, among which are `positions`.
+    """
+
+    def __init__(self, c: BlockConfig, inputs: Inputs, key: jax.Array, scope: Component):
+        self.c, self.inputs, self.scope = c, inputs, scope
         learned = c.positions if isinstance(c.positions, Learned) else None
         shape, axes = (learned.rows if learned else 0, c.model_dim), ("positions", "embed")
         self.positions = param(key, shape, axes, normal(0.02), scope) if learned else None
-        self.norm = transformer.norm(c, scope) if c.inputs.norm else None
+        self.norm = transformer.norm(c, scope) if inputs.norm else None
 
     def __call__(self, x_BLM: jax.Array, positions_BL: jax.Array) -> jax.Array:
         """Returns [B, L, M]; raises UserError for rows that are longer than the table of positions."""
-        c, paper = self.c, self.c.inputs.sinusoids == "paper"
+        c, paper = self.c, self.inputs.sinusoids == "paper"
+        if self.inputs.scaled:
+            x_BLM *= c.model_dim**0.5
         if isinstance(c.positions, Learned) and self.positions is not None:
-            c.check_length(positions_BL.shape[1])
+            check_rows(c.positions, positions_BL.shape[1])
             x_BLM = add_positions(x_BLM, self.positions, positions_BL + c.positions.first, self.scope)
         if isinstance(c.positions, Sinusoidal):
             first = 0 if paper else FIRST_POSITION
@@ -52,8 +59,8 @@ class M2M100(EncoderDecoder):
         self.scope = scope
         std = c.model_dim**-0.5 if c.inputs.scaled else 0.02
         self.embedding = Embedding(c.vocab, c.model_dim, k1, scope / "embedding", std=std)
-        self.source_inputs = StackInputs(c, jax.random.fold_in(k1, 0), scope / "source_inputs")
-        self.target_inputs = StackInputs(c, jax.random.fold_in(k1, 1), scope / "target_inputs")
+        self.source_inputs = StackInputs(c, c.inputs, jax.random.fold_in(k1, 0), scope / "source_inputs")
+        self.target_inputs = StackInputs(c, c.inputs, jax.random.fold_in(k1, 1), scope / "target_inputs")
         self.logits_bias = param(k1, (c.vocab,), ("vocab",), zeros, scope) if c.logits_bias else None
         self.make_encoder(k2)
         self.make_decoder(k3)
@@ -65,10 +72,7 @@ class M2M100(EncoderDecoder):
         return self._embed(self.target_inputs, ids_BL, positions_BL, key)
 
     def _embed(self, inputs: StackInputs, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
-        x_BLM = self.embedding(ids_BL, self.scope.dtype)
-        if self.c.inputs.scaled:
-            x_BLM *= self.c.model_dim**0.5
-        return dropout(inputs(x_BLM, positions_BL), self.c.dropout, key)
+        return dropout(inputs(self.embedding(ids_BL, self.scope.dtype), positions_BL), self.c.dropout, key)
 
     def logits(self, x_BLM: jax.Array) -> jax.Array:
         return transformer.logits(x_BLM, self.embedding.table[...].T, self.embedding.scope, bias=self.logits_bias)

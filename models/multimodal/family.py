@@ -8,7 +8,9 @@ from models.family import deterministic_encoder_decoder, encoder_decoder
 from models.multimodal.config import MultimodalConfig
 from models.multimodal.layouts import LAYOUTS
 from models.multimodal.model import Multimodal
+from models.parts.attention.config import Learned
 from models.parts.nested import changed
+from models.parts.transformer_config import MEANING_OF_BLOCKS
 from models.vit.family import deterministic as deterministic_vit
 from models.whisper.config import WhisperConfig
 
@@ -20,7 +22,8 @@ def deterministic(c: MultimodalConfig, lengths: Sequence[int]) -> MultimodalConf
         towers["towers.vision"] = deterministic_vit(c.towers.vision, lengths)
     if c.towers.audio:
         towers["towers.audio.dropout"] = 0.0
-    texts = [n for n in lengths if n <= c.positions.rows]  # rows of text, not of frames
+    most = c.positions.rows if isinstance(c.positions, Learned) else max(lengths)
+    texts = [n for n in lengths if n <= most]  # rows of text, not of frames
     return changed(deterministic_encoder_decoder(c, texts or lengths), towers)
 
 
@@ -37,5 +40,6 @@ FAMILY = encoder_decoder(
     default_experiment=lambda c: "multimodal.quickstart",
     deterministic=deterministic,
     convention=convention,
+    semantic_fields=(*MEANING_OF_BLOCKS, "positions.first", "inputs.scaled"),
     searched=lambda c: LAYOUTS,
 )

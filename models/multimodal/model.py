@@ -17,10 +17,14 @@ from flax import nnx
 from models.conformer.config import ConformerConfig
 from models.conformer.fronts import positions_of
 from models.conformer.model import Conformer
+from models.m2m100.model import StackInputs
 from models.multimodal.config import MultimodalConfig
+from models.parts.attention.config import Learned
+from models.parts.decoder import Cache
 from models.parts.encoder_decoder import SourceDecoder
-from models.parts.layers import Embedding, Norm, add_bias, project
+from models.parts.layers import Embedding, Norm, add_bias, dropout, project
 from models.parts.losses import Loss, Totals, zero_loss
+from models.parts.transformer import Key
 from models.protocol import Batch, Context, Represents
 from models.sharding.component import Component
 from models.sharding.params import normal, param, zeros
@@ -45,13 +49,24 @@ class Multimodal(SourceDecoder, Represents):
         self.vision_seam = Seam(towers.vision.model_dim, c, k3, scope / "vision_seam") if towers.vision else None
         self.audio_seam = Seam(audio.model_dim, c, k3, scope / "audio_seam") if audio else None
         self.embedding = Embedding(c.vocab, c.model_dim, k4, scope / "embedding", std=0.02)
-        self.positions = param(k4, (c.positions.rows, c.model_dim), ("positions", "embed"), normal(0.02), scope)
+        self.inputs = StackInputs(c, c.inputs, jax.random.fold_in(k4, 1), scope / "inputs") if c.inputs else None
+        rows = c.positions.rows if isinstance(c.positions, Learned) and not c.inputs else 0
+        self.positions = param(k4, (rows, c.model_dim), ("positions", "embed"), normal(0.02), scope) if rows else None
         self.make_decoder(k5)
 
     @property
     def coupled(self) -> tuple[str, ...]:
         """Returns those of the audio tower; see `Model`."""
         return self.audio_tower.coupled if isinstance(self.audio_tower, Conformer) else ()
+
+    def embed_tokens(self, ids_BL: jax.Array, positions_BL: jax.Array, key: Key) -> jax.Array:
+        if self.inputs is None:
+            return super().embed_tokens(ids_BL, positions_BL, key)
+        return dropout(self.inputs(self.embedding(ids_BL, self.scope.dtype), positions_BL), self.c.dropout, key)
+
+    def start(self, batch: Batch, hypotheses: int, steps: int) -> Cache:
+        self.c.check_length(steps)
+        return super().start(batch, hypotheses, steps)
 
     # --- what the decoder attends to ---
 
@@ -122,7 +137,8 @@ class Seam(nnx.Module):
     def __init__(self, size: int, c: MultimodalConfig, key: jax.Array, scope: Component):
         self.scope, plain = scope, c.towers.seam == "plain"
         shape, names = (size, c.model_dim), ("in_channels", "embed")
-        maps = size != c.model_dim or not plain
+        plain = plain or c.towers.seam == "none"
+        maps = c.towers.seam != "none" and (size != c.model_dim or not plain)
         self.weight = param(key, shape, names, normal(size**-0.5), scope) if maps else None
         self.bias = param(key, shape[1:], ("embed",), zeros, scope) if maps and plain else None
         self.norm = None if plain else Norm(c.model_dim, scope, kind=c.norm.kind, bias=c.norm.bias, eps=c.norm.eps)

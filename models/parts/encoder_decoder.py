@@ -77,9 +77,8 @@ class SourceDecoder(Decoder, HasPrologue, ChecksRows, SequenceToSequence, Distil
     def make_decoder(self, key: jax.Array) -> None:
         """Makes the parameters of the stack and of the norm after it; `c` and `scope` must be set."""
         c, scope = self.c, self.scope / "decoder"
-        self.decoder = stack_modules(
-            lambda k: LayerGroup(c, k, scope, Role(causal=True, attends_to_source=True)), key, c.decoder_groups
-        )
+        role = Role(causal=True, attends_to_source=True, source_dim=c.source_dim)
+        self.decoder = stack_modules(lambda k: LayerGroup(c, k, scope, role), key, c.decoder_groups)
         self.decoder_norm = _norm(c, scope)
         self.decoder_bias = _shared_bias(c, key, scope)
 

@@ -106,7 +106,8 @@ class AttentionInputs:
       mask: which keys a query attends to.
       rotation: of queries and new keys, where positions are rotary; [B, L, tables, D / 2] where layers differ.
       step: that is decoded with caches.
-      bias_1NK: a bias of each head for each of K buckets of relative positions, where the layers of a stack share one.
+      bias_1NK: a bias of each head for each of K buckets of relative positions, or for each pair of them [1, N, L, S], where
+        the layers of a stack share one.
       real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
       source: what a decoder's second attention attends to.
     """
@@ -167,12 +168,14 @@ class Role:
       moe: the mixture of experts that takes the feed-forward network's place; None keeps it.
       causal: whether the layer is a decoder's, where a token's experts may not depend on later tokens.
       normed: whether attention has a norm.
+      source_dim: width of the source's vectors; 0 is the model's.
     """
 
     attends_to_source: bool = False
     moe: MoeConfig | None = None
     causal: bool = False
     normed: bool = True
+    source_dim: int = 0
 
 
 class Unnormed(nnx.Module):
@@ -201,7 +204,7 @@ class Block(nnx.Module):
         self.attention = _attention(c, k1, scope / "attention")
         cross = scope / "cross_attention"
         self.cross_norm = norm(c, cross) if role.attends_to_source else None
-        self.cross_attention = _attention(c, key_source[0], cross, of_source=True) if role.attends_to_source else None
+        self.cross_attention = _attention(c, key_source[0], cross, role) if role.attends_to_source else None
         inner = scope / ("ffn" if role.moe is None else "moe")
         self.ffn_norm = Unnormed() if self.order == "parallel" else norm(c, inner)
         self.ffn_out_norm = norm(c, inner) if sandwich else None
@@ -296,10 +299,13 @@ class Block(nnx.Module):
         return norm(x_BLM + times(y_BLM, self.branch_scale))  # "post": Vaswani et al. 2017 (section 3.1), BERT
 
 
-def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False) -> Attention | LatentAttention:
+def _attention(c: BlockConfig, key: jax.Array, scope: Component, of_source: Role | None = None) -> Attention | LatentAttention:
+    """Returns a layer's attention, to its own positions or to the source that its role speaks of."""
     if isinstance(c.attention, Latent):
         return LatentAttention(c.attention, c.model_dim, key, scope, init_scale=c.init_scale)
-    own = c.positions if isinstance(c.positions, RelativeBuckets) and not c.positions.shared and not of_source else None
+    if of_source is not None:
+        return Attention(c, key, scope, source_dim=of_source.source_dim)
+    own = c.positions if isinstance(c.positions, RelativeBuckets) and not c.positions.shared else None
     return Attention(c, key, scope, buckets=own)
 
 

@@ -341,6 +341,11 @@ class EncoderDecoderConfig(StackConfig):
         self.refuse_pattern()
 
     @property
+    def source_dim(self) -> int:
+        """Width of the vectors that the decoder attends to."""
+        return self.model_dim
+
+    @property
     def multiple(self) -> int:
         """The number that divides the number of layers: both stacks have as many groups unless the decoder has its own number."""
         return len(self.layer_group) if self.decoder.layers else super().multiple

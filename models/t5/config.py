@@ -10,8 +10,9 @@ from models.parts.transformer_config import EncoderDecoderConfig, WithoutTable
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class T5Config(EncoderDecoderConfig):
-    """Text-to-text encoder-decoder: T5 (arXiv 1910.10683), T5 1.1, mT5 (arXiv 2010.11934), and with a mixture of experts Switch
-    Transformer (arXiv 2101.03961). configs/t5.py and configs/switch.py have the published rows.
+    """Text-to-text encoder-decoder: T5 (arXiv 1910.10683), T5 1.1, mT5 (arXiv 2010.11934), ByT5 (arXiv 2105.13626), UL2 (arXiv
+    2205.05131), and with a mixture of experts Switch Transformer (arXiv 2101.03961). configs/t5.py and configs/switch.py have
+    published rows.
 
     Attributes:
       vocab: ids of the one embedding table, and classes of the output logits.

@@ -1,4 +1,4 @@
-"""T5, mT5 and Switch Transformer in Hugging Face's files. No JAX."""
+"""T5, ByT5, UL2, mT5 and Switch Transformer in Hugging Face's files. No JAX."""
 
 import dataclasses
 from typing import Any
@@ -20,11 +20,21 @@ _NO_LIMIT = 2**14  # a capacity that no row exceeds: our models drop no token in
 _GROUP = 64  # tokens of a routing group: of our own training, not in their files
 
 
-def _read_depth(theirs: Settings) -> Fields:
-    layers = setting(theirs, "num_layers", int)
-    if (decoder := setting(theirs, "num_decoder_layers", int, layers)) != layers:
-        raise InterchangeError(f"config.json: num_decoder_layers={decoder}: only as many as num_layers={layers}")
-    return {"layers": 2 * layers}
+def _depth(*, same: bool) -> Row:
+    """Returns the row of the layers of both stacks, which a mixture has as many of (`same`)."""
+
+    def read(theirs: Settings) -> Fields:
+        encoder = setting(theirs, "num_layers", int)
+        decoder = setting(theirs, "num_decoder_layers", int, encoder)
+        if same and decoder != encoder:
+            raise InterchangeError(f"config.json: num_decoder_layers={decoder}: only as many as num_layers={encoder}")
+        return {"layers": encoder + decoder, "decoder.layers": 0 if encoder == decoder else decoder}
+
+    def write(c: T5Config) -> dict[str, Any]:
+        size = len(c.layer_group)
+        return {"num_layers": c.encoder_groups * size, "num_decoder_layers": c.decoder_groups * size}
+
+    return Row(read, write)
 
 
 def _feed_forward(default: str) -> Row:
@@ -65,14 +75,14 @@ def _output(scaled: bool) -> Row:
     return Row(read, write)
 
 
-def _rows(feed_forward: str = "relu", *, scaled: bool = True) -> tuple[Row, ...]:
+def _rows(feed_forward: str = "relu", *, scaled: bool = True, same_depth: bool = False) -> tuple[Row, ...]:
     return (
         constant("is_encoder_decoder", True),
         Setting("vocab_size", "vocab", int),
         Setting("d_model", "model_dim", int),
         Setting("d_kv", "attention.head_dim", int),
         Setting("d_ff", "feed_forward.hidden_dim", int),
-        Row(_read_depth, lambda c: dict.fromkeys(("num_layers", "num_decoder_layers"), c.layers // 2)),
+        _depth(same=same_depth),
         Setting("num_heads", "attention.heads", int),
         Setting("relative_attention_num_buckets", "positions.buckets", int, 32),
         Setting("relative_attention_max_distance", "positions.max_distance", int, 128),
@@ -99,7 +109,7 @@ _T5 = ModelType(
         **under("attention", scale_dim=1.0, biases=""),
         "feed_forward.bias": False,
         "attention.groups": lambda c: c.attention.heads,
-        **under("decoder", start_id=0, layers=0),
+        "decoder.start_id": 0,
     },
     rows=_rows(),
 )
@@ -127,10 +137,11 @@ _SWITCH = dataclasses.replace(
         "feed_forward.activation": "relu",
         "moe.router.class": lambda c: "Top1",
         "moe.capacity.eval_factor": 0.0,
+        "decoder.layers": 0,
     },
     initial={"moe": MoeConfig, "moe.router": Top1, "moe.group_size": _GROUP, "moe.capacity.factor": 1.25},
     rows=(
-        *_rows(),
+        *_rows(same_depth=True),
         fixed("feed_forward_proj", "relu"),
         Setting("num_experts", "moe.experts.count", int, 8),
         Row(_read_sparse_layers, lambda c: {f"num_sparse_{side}_layers": c.layer_groups for side in ("encoder", "decoder")}),

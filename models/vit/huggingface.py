@@ -10,8 +10,18 @@ from typing import Any
 
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import attention_names, layers
-from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, fixed, head_count
-from models.interchange.settings import MULTI_HEAD, Fields, Settings, architecture_of, label_names, only, read_labels, setting
+from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, also, choice, head_count
+from models.interchange.settings import (
+    MULTI_HEAD,
+    Fields,
+    Settings,
+    architecture_of,
+    label_names,
+    only,
+    read_labels,
+    setting,
+    without,
+)
 from models.interchange.tensors import dense, matrix, norm, vector, without_prefix
 from models.parts.attention.config import LearnedPatches
 from models.vit.config import TokenPooling, VitConfig
@@ -55,7 +65,7 @@ _VIT = ModelType(
     name="ViT",
     architectures=_ARCHITECTURES,
     null_is_default=True,
-    fields=MULTI_HEAD
+    fields=without(MULTI_HEAD, "attention.biases")
     | {
         "norm.order": "pre",
         "positions": LearnedPatches(),
@@ -81,7 +91,7 @@ _VIT = ModelType(
         Setting("layer_norm_eps", "norm.eps", float, 1e-12),
         Setting("hidden_dropout_prob", "dropout", float, 0.0),
         also("attention_probs_dropout_prob", "dropout"),
-        fixed("qkv_bias", True),
+        choice("qkv_bias", "attention.biases", {True: "qkvo", False: "o"}, True),
         allowed("pooler_act", "tanh"),
         allowed("problem_type", "single_label_classification"),
         Row(_read_outputs, lambda c: {"architectures": [_ARCHITECTURES[not c.head.classes]]} | label_names(c.head.classes)),

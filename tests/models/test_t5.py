@@ -1,5 +1,7 @@
 """T5 and Switch Transformer: published sizes to the parameter, and what tells them from other encoder-decoders."""
 
+import json
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from numpy.testing import assert_allclose
 
 from configs import registry
 from models.execution import Execution
+from models.interchange import InterchangeError
 from models.parts.attention.config import GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import relative_buckets
 from models.parts.nested import changed
@@ -16,8 +19,11 @@ from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from models.sharding.params import describe
 from models.t5.config import T5Config
+from models.t5.huggingface import INTERCHANGE
 from models.t5.model import T5
 from tests.helpers.contexts import EVALUATION, training
+from tests.parity import ours
+from tests.parity.live import FIXTURES
 from trainers.plan import abstract_model
 
 SIZES = {
@@ -46,6 +52,30 @@ SIZES = {
     "switch.xxl_128e": 394_675_073_024,
     "switch.c_2048e": 1_571_327_875_360,
 }
+# The settings of released folders, from memory; counts are derived: sums of their tensors' sizes. The papers print 300 M, 582 M,
+# 1.23 B, 3.74 B and 12.9 B of ByT5, and 20 B of UL2.
+_BYTES = dict(model_type="t5", vocab_size=384, d_kv=64, feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+FOLDERS = {
+    "byt5_small": (_BYTES | dict(d_model=1472, d_ff=3584, num_heads=6, num_layers=12, num_decoder_layers=4), 299_637_760),
+    "byt5_base": (_BYTES | dict(d_model=1536, d_ff=3968, num_heads=12, num_layers=18, num_decoder_layers=6), 581_653_248),
+    "byt5_large": (_BYTES | dict(d_model=1536, d_ff=3840, num_heads=16, num_layers=36, num_decoder_layers=12), 1_228_183_552),
+    "byt5_xl": (_BYTES | dict(d_model=2560, d_ff=6720, num_heads=32, num_layers=36, num_decoder_layers=12), 3_737_801_728),
+    "byt5_xxl": (_BYTES | dict(d_model=4672, d_ff=12352, num_heads=64, num_layers=36, num_decoder_layers=12), 12_906_899_328),
+    "ul2_20b": (
+        dict(
+            model_type="t5",
+            vocab_size=32_128,
+            d_model=4096,
+            d_kv=256,
+            d_ff=16_384,
+            num_heads=16,
+            num_layers=32,
+            feed_forward_proj="gated-silu",
+            tie_word_embeddings=False,
+        ),
+        19_591_209_984,
+    ),
+}
 TINY = T5Config(
     vocab=64,
     layers=4,
@@ -60,6 +90,26 @@ TINY = T5Config(
 def test_published_sizes_are_exact(name):
     """Every released size is built, abstractly, and counted."""
     assert sum(i.size for i in describe(abstract_model(registry.load(name)))) == SIZES[name]
+
+
+@pytest.mark.parametrize("name", FOLDERS)
+def test_released_folders_are_exact(name):
+    """A folder's settings give a model of its size, whose decoder may have less depth, and are written as what they were."""
+    theirs, count = FOLDERS[name]
+    c = INTERCHANGE.read_config(theirs)
+    assert sum(i.size for i in describe(ours.abstract(c))) == count
+    written = INTERCHANGE.write_config(c)
+    assert {key: written[key] for key in theirs} == theirs
+    assert c.decoder_groups == theirs.get("num_decoder_layers", 32) and INTERCHANGE.read_config(written) == c
+
+
+def test_depths_that_make_no_model_are_refused():
+    """A mixture has as many layers on both sides; no stack is empty."""
+    switch = json.loads((FIXTURES / "switch/config.json").read_text())
+    with pytest.raises(InterchangeError, match="num_decoder_layers=3: only as many as num_layers=4"):
+        INTERCHANGE.read_config(switch | {"num_decoder_layers": 3})
+    with pytest.raises(ValueError, match=r"decoder\.layers=12: must be a multiple of 1 below layers=12"):
+        INTERCHANGE.read_config(_BYTES | dict(d_model=16, d_ff=16, num_heads=2, num_layers=0, num_decoder_layers=12))
 
 
 def model_of(**fields) -> T5:

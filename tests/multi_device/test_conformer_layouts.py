@@ -1,4 +1,7 @@
-"""The Conformer under layouts of its family computes what one device computes."""
+"""The Conformer under layouts of its family computes what one device computes. So do WavLM, with gated biases that all layers
+share, and Wav2Vec2-BERT, with pairs of frames, vectors of distances and causal convolutions."""
+
+import dataclasses
 
 import jax
 import pytest
@@ -6,11 +9,16 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs import registry
-from models.conformer.config import ConformerConfig
+from models.conformer.config import ConformerConfig, ConformerLayer, NearKeys, StackedMel, Wav2Vec
 from models.conformer.fronts import Places
+from models.parts.attention.config import GatedBuckets
+from models.parts.nested import changed
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import data_parallel
+from scripts.cli import named_layout
+from tests.helpers import layouts
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
+from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 
@@ -30,6 +38,43 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
     precision."""
     assert_equal_to_one_device(name, layout, mesh)
+
+
+NEAR = ConformerLayer(kernel=5, positions=NearKeys(left=4, right=2), causal=True)
+# The experiment, what differs from it, and frames of a position.
+VARIANTS = {
+    "wavlm": (
+        "conformer.wav2vec2_base",
+        {"layer.positions": GatedBuckets(buckets=8, max_distance=6), "objective": Wav2Vec()},
+        320,
+    ),
+    "wav2vec2_bert": ("conformer.g", {"layer": NEAR, "front": StackedMel(bands=16)}, StackedMel.stride),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        ("wavlm", "tensor_parallel:2x4"),
+        ("wavlm", "pipeline_1f1b:2x2x2"),
+        ("wav2vec2_bert", "two_d:2x4"),
+        ("wav2vec2_bert", "time:2x4"),
+    ],
+)
+def test_numbers_of_released_variants_are_those_of_one_device(name, layout):
+    """To 1e-9 in double precision."""
+    experiment, changes, stride = VARIANTS[name]
+    e = layouts.experiment(experiment)
+    data = dataclasses.replace(e.data, masks=dataclasses.replace(e.data.masks, stride=stride))
+    e = dataclasses.replace(e, model=changed(e.model, changes), data=data)
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, layouts.STEPS, start)
+    got = layouts.run(dataclasses.replace(e, layout=named_layout(e, layout)), start)
+    far = equality.differences(got, want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    assert len({float(m["loss"]) for m in want.metrics}) == layouts.STEPS
 
 
 def test_the_convolution_of_positions_gathers_no_batch():

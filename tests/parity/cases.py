@@ -223,6 +223,23 @@ _CAPTIONER: dict[str, Any] = dict(
     decoder_start_token_id=2,
 )
 
+_READER: dict[str, Any] = dict(
+    encoder=_VIT | dict(model_type="vit", qkv_bias=False),
+    decoder=dict(
+        model_type="trocr",
+        vocab_size=101,
+        d_model=20,
+        decoder_layers=2,
+        decoder_attention_heads=5,
+        decoder_ffn_dim=26,
+        max_position_embeddings=17,
+        cross_attention_hidden_size=30,
+        is_decoder=True,
+        add_cross_attention=True,
+    ),
+    decoder_start_token_id=2,
+)
+
 _WAVE = dict(
     hidden_size=24,
     num_hidden_layers=2,
@@ -235,6 +252,17 @@ _WAVE = dict(
     num_conv_pos_embedding_groups=4,
 )
 _STABLE = dict(feat_extract_norm="layer", conv_bias=True, do_stable_layer_norm=True)
+
+_FRAMES = dict(
+    hidden_size=24,
+    num_hidden_layers=2,
+    num_attention_heads=3,
+    intermediate_size=28,
+    feature_projection_input_dim=14,
+    conv_depthwise_kernel_size=5,
+    vocab_size=13,
+    mask_time_prob=0.0,
+)
 
 # Mixtures: prime vocabularies, experts that are no power of two, heads whose size is not hidden / heads.
 _MIXTURE = dict(
@@ -481,6 +509,12 @@ CASES = {
     **_MIXTURES,
     "t5": Case("T5ForConditionalGeneration", _T5 | dict(num_layers=3)),
     "t5_v1_1": Case("T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-gelu", tie_word_embeddings=False)),
+    # A decoder of less depth, over bytes; and a gate of another function.
+    "byt5": Case(
+        "T5ForConditionalGeneration",
+        _T5 | dict(vocab_size=384, num_layers=3, num_decoder_layers=1, feed_forward_proj="gated-gelu", tie_word_embeddings=False),
+    ),
+    "ul2": Case("T5ForConditionalGeneration", _T5 | dict(feed_forward_proj="gated-silu", tie_word_embeddings=False, d_kv=9)),
     "mt5": Case("MT5ForConditionalGeneration", _T5 | dict(tie_word_embeddings=False)),
     "switch": Case(
         "SwitchTransformersForConditionalGeneration",
@@ -560,6 +594,24 @@ CASES = {
     "captioner_of_one_width": Case(
         "VisionEncoderDecoderModel", _CAPTIONER | dict(encoder=_CAPTIONER["encoder"] | dict(hidden_size=27))
     ),
+    # Lines of text: keys and values of the tower's own width, or of a projection; a table of positions, or sinusoids.
+    "trocr": Case("VisionEncoderDecoderModel", _READER),
+    "trocr_sinusoids": Case(
+        "VisionEncoderDecoderModel",
+        dict(
+            encoder=_READER["encoder"] | dict(qkv_bias=True, hidden_act="relu"),
+            decoder=_READER["decoder"]
+            | dict(
+                use_learned_position_embeddings=False,
+                scale_embedding=True,
+                layernorm_embedding=False,
+                cross_attention_hidden_size=None,
+                activation_function="relu",
+                decoder_layers=3,
+            ),
+            decoder_start_token_id=2,
+        ),
+    ),
     # Sounds: a norm over time, layers normed behind; norms by position, layers normed before; two kinds of positions.
     "wav2vec2": Case("Wav2Vec2ForCTC", _WAVE | dict(num_hidden_layers=3)),
     "wav2vec2_stable": Case("Wav2Vec2Model", _WAVE | _STABLE | dict(num_conv_pos_embeddings=5, num_conv_pos_embedding_groups=2)),
@@ -570,6 +622,22 @@ CASES = {
         "Wav2Vec2ConformerModel",
         _WAVE
         | dict(hidden_act="swish", conv_depthwise_kernel_size=5, position_embeddings_type="rotary", feat_extract_norm="layer"),
+    ),
+    "hubert": Case(
+        "HubertForCTC", _WAVE | _STABLE | dict(num_conv_pos_embeddings=7, num_conv_pos_embedding_groups=3, conv_bias=False)
+    ),
+    # As distilled: no norm before the map to the model's width.
+    "hubert_distilled": Case(
+        "HubertModel",
+        _WAVE | dict(feat_proj_layer_norm=False, hidden_size=30, num_attention_heads=5, num_conv_pos_embedding_groups=5),
+    ),
+    # Gated biases of relative positions, with norms behind and before; few buckets, of which rows of ten fill all.
+    "wavlm": Case("WavLMForCTC", _WAVE | dict(num_buckets=12, max_bucket_distance=7)),
+    "wavlm_stable": Case("WavLMModel", _WAVE | _STABLE | dict(num_buckets=320, max_bucket_distance=800, num_hidden_layers=3)),
+    # Frames, not a waveform: vectors of distances, and the positions that its config also names.
+    "wav2vec2_bert": Case("Wav2Vec2BertForCTC", _FRAMES | dict(left_max_position_embeddings=4, right_max_position_embeddings=2)),
+    "wav2vec2_bert_relative": Case(
+        "Wav2Vec2BertModel", _FRAMES | dict(position_embeddings_type="relative", conv_depthwise_kernel_size=7)
     ),
     "llama_biased": Case(
         "LlamaForCausalLM",
@@ -616,6 +684,7 @@ TRANSLATOR_SETTINGS = _M2M100 | dict(max_position_embeddings=200)
 
 GIVEN = (
     "samples",
+    "pairs",
     "frames",
     "tokens",
     "mask",

@@ -48,9 +48,10 @@ def theirs(*args: str | Path, version: int = 5) -> str:
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=os.environ | path).stdout
 
 
-# Of every model_type that is read; a picture's captioner has none without its two halves.
+# Of every model_type that is read; a picture's captioner has none without its two halves, of which TrOCR's decoder is none alone.
 _KINDS = sorted(
     {kind for family in map(interchange_of, FAMILIES) if family for kind in family.model_types} - {"vision-encoder-decoder"}
+    | {"trocr"}
 )
 
 

@@ -12,7 +12,7 @@ from data.translation.config import Translate
 from data.translation.decoding import TranslationDecoding
 from data.vocabularies.multilingual import Multilingual
 from models.bert.config import BertConfig
-from models.conformer.config import ConformerConfig, Waveform
+from models.conformer.config import ConformerConfig, StackedMel, Waveform
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
@@ -80,6 +80,11 @@ def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, j
         segments = np.pad(np.ones((rows, length), np.int32), more)
         arrays = {"frames": np.pad(given["samples"], more)[..., None], "frames_segments": segments}
         return {k: jnp.asarray(v) for k, v in arrays.items()}
+    if "pairs" in given:
+        rows, length, width = given["pairs"].shape
+        segments = np.repeat(given["mask"], StackedMel.stride, axis=1)
+        frames = given["pairs"].reshape(rows, -1, width // StackedMel.stride)
+        return {"frames": jnp.asarray(frames), "frames_segments": jnp.asarray(segments)}
     if "frames" in given:
         rows, length = given["targets"].shape
         places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))

@@ -148,6 +148,7 @@ LATER = (
     *("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows"),
     *("train.finetune.lora.dropout", "model.output.mtp"),
     *("model.inputs.", "model.logits_bias", "model.output.divisor", "model.norm.branch_scale", "model.norm.embedding"),
+    *("model.layer.causal", "model.towers.audio.layer.causal"),
 )
 
 

@@ -141,8 +141,8 @@ def check_vocabulary(source: Weights, vocabulary: Path) -> None:
         return
     ours, theirs = ({file.name: file for file in files.listed(folder)} for folder in (vocabulary, source.vocabulary))
     both = ours.keys() & theirs.keys()
-    if TOKENIZER in both:  # it says everything, also where another file is missing
-        same = {TOKENIZER: Tokenizer(ours[TOKENIZER]).same_vocabulary(Tokenizer(theirs[TOKENIZER]))}
+    if all(map(files.has_tokenizer, (vocabulary, source.vocabulary))):  # it says everything, also where another file is missing
+        same = {TOKENIZER: Tokenizer(vocabulary).same_vocabulary(Tokenizer(source.vocabulary))}
     else:
         encoding = [name for name in ours if name.endswith(".model") or name in (TOKENIZER, IDS)]
         same = {name: name in both and ours[name].read_bytes() == theirs[name].read_bytes() for name in encoding}

@@ -19,7 +19,7 @@ _SIDES = {"encoder": "source_inputs", "decoder": "target_inputs"}
 _VERSIONS = ("encoder.version", "decoder.version")  # of fairseq, in old releases of BART
 
 
-def _names(mixed: bool) -> dict[bool, Names]:
+def layer_names(mixed: bool) -> dict[bool, Names]:
     """Returns the names of a layer's parts, by whether it has experts; NLLB-MoE's dense layers have other names too."""
     cross, ffn_norm, ffn = ("cross_attention", "ff_layer_norm", "ffn.") if mixed else ("encoder_attn", "final_layer_norm", "")
     projections = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -47,7 +47,7 @@ class _HuggingFace(Interchange[M2M100Config]):
         return post if c.norm.order == "post" else pre
 
     def entries(self, c: M2M100Config) -> list[Entry]:
-        names, m = _names(c.moe is not None), c.model_dim
+        names, m = layer_names(c.moe is not None), c.model_dim
         mapped = [table(_TABLE, "embedding.table", (c.vocab, m))]
         for side, inputs in _SIDES.items():
             if isinstance(c.positions, Learned):

@@ -227,6 +227,23 @@ class RelativeBuckets:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class GatedBuckets(RelativeBuckets):
+    """A bias of relative positions that each query scales for each head, by a gate of its own vector (WavLM, arXiv 2110.13900,
+    section 3.1)."""
+
+    buckets: int = 320
+    max_distance: int = 800
+    shared: bool = True
+
+    def __post_init__(self) -> None:
+        if self.buckets < 4 or self.buckets % 4:
+            best = max(4, round(self.buckets / 4) * 4)
+            raise ValueError(f"buckets={self.buckets}: must be a multiple of 4; nearest is {best}")
+        if self.max_distance <= (exact := self.buckets // 4):
+            raise ValueError(f"max_distance={self.max_distance}: must be above the {exact} distances with a bucket of their own")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sinusoidal:
     """Sines and cosines of positions, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 

@@ -12,25 +12,28 @@ from models.parts.layers import soft_cap
 
 
 def masked_logits(
-    q_BLND: jax.Array, k_BSGD: jax.Array, table_NK: jax.Array | None, mask: AttentionMask, *, limit: float, max_distance: int
+    q_BLND: jax.Array,
+    k_BSGD: jax.Array,
+    table: jax.Array | None,
+    mask: AttentionMask,
+    *,
+    limit: float,
+    max_distance: int,
+    gate_BNL: jax.Array | None = None,
 ) -> jax.Array:
     """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
 
     Args:
       q_BLND: queries, scaled already.
-      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None; if that is 0, the slopes [N, 1]
-        of a bias that falls with the distance (ALiBi).
+      table: biases of pairs of positions (`relative_biases`), or None.
       limit: of `soft_cap`.
+      gate_BNL: a factor of the biases of each query, or None.
     """
     logits_BNLS = scores(q_BLND, k_BSGD)
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
-    if table_NK is not None and not max_distance:
-        logits_BNLS += table_NK[:, :, None].astype(logits_BNLS.dtype) * mask.distance()[:, None]
-    elif table_NK is not None:
-        buckets_BLS = relative_buckets(mask.distance(), table_NK.shape[1], max_distance, bidirectional=not mask.causal)
-        # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
-        bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
-        logits_BNLS += jnp.einsum("NK,BLSK->BNLS", table_NK.astype(logits_BNLS.dtype), bucket_BLSK)
+    if table is not None:
+        biases = relative_biases(table.astype(logits_BNLS.dtype), mask, max_distance)
+        logits_BNLS += biases if gate_BNL is None else gate_BNL.astype(logits_BNLS.dtype)[..., None] * biases
     # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
     logits_BNLS = logits_BNLS + jnp.where(mask.matrix(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
     return checkpoint_name(logits_BNLS, "scores")
@@ -62,6 +65,22 @@ def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp
     return y.reshape(y.shape[0], -1, *y.shape[3:]) if "H" in output else y
 
 
+def relative_biases(table: jax.Array, mask: AttentionMask, max_distance: int) -> jax.Array:
+    """Returns the biases of pairs of queries and keys, which are like logits [B, N, L, S] but for dimensions that are 1 or missing.
+
+    Args:
+      table: a bias for each of K buckets of relative positions up to `max_distance` [N, K]; if that is 0, the slopes [N, 1] of a
+        bias that falls with the distance (ALiBi); or the biases themselves [N, L, S].
+    """
+    if table.ndim == 3:
+        return table
+    if not max_distance:
+        return table[:, :, None] * mask.distance()[:, None]
+    buckets_BLS = relative_buckets(mask.distance(), table.shape[1], max_distance, bidirectional=not mask.causal)
+    # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
+    return jnp.einsum("NK,BLSK->BNLS", table, jax.nn.one_hot(buckets_BLS, table.shape[1], dtype=table.dtype))
+
+
 def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:
     """Returns the bucket of each distance key - query: exact up to half the buckets, then logarithmic up to `max_distance`
     (T5, arXiv 1910.10683, section 2.1). Bidirectional attention keeps half of the buckets for keys that come after."""
@@ -75,3 +94,17 @@ def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bi
     ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
     far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
     return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))
+
+
+def pair_biases(table_NK: jax.Array, length: int, max_distance: int) -> jax.Array:
+    """Returns the biases of all pairs of positions [N, L, L] from those of K buckets, of rows whose layers all add them."""
+    distance_R = jnp.arange(1 - length, length)
+    bucket_RK = jax.nn.one_hot(
+        relative_buckets(distance_R, table_NK.shape[1], max_distance, bidirectional=True), table_NK.shape[1], dtype=table_NK.dtype
+    )
+    return (table_NK @ bucket_RK.T)[:, distances_index(length)]
+
+
+def distances_index(length: int) -> jax.Array:
+    """Returns where each pair of a query and a key finds its distance, int32 [L, L], among those from 1 - L up to L - 1."""
+    return (length - 1) - jnp.arange(length)[:, None] + jnp.arange(length)

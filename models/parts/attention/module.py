@@ -9,16 +9,17 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.config import Alibi, GroupedQuery, RelativeBuckets
+from models.parts.attention.config import Alibi, GatedBuckets, GroupedQuery, RelativeBuckets
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
 from models.parts.layers import Norm, add_bias, project
 from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component
-from models.sharding.params import normal, param, zeros
+from models.sharding.params import normal, ones, param, zeros
 
 KeysValues = tuple[jax.Array, jax.Array]  # [B, S, G, D] each
+_GATES = 4  # numbers whose sum makes each of the two gates of a bias, as released
 
 
 class Attention(nnx.Module):
@@ -30,10 +31,14 @@ class Attention(nnx.Module):
     Args:
       c: the settings of the layer.
       buckets: of relative positions, each with a learned bias per head (T5, section 2.1), where the layer has its own.
+      source_dim: width of what keys and values are made of; 0 is that of the queries' input.
     """
 
-    def __init__(self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | None = None):
+    def __init__(
+        self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | None = None, source_dim: int = 0
+    ):
         a, m = c.attention, c.model_dim
+        source_dim = source_dim or m
         assert isinstance(a, GroupedQuery)
         self.scope, self.cap, self.qk_norm_over_all = scope, a.logit_cap, a.qk_norm is not None and a.qk_norm.over == "all"
         # Distances are the layer's own or of a table that layers share.
@@ -50,8 +55,9 @@ class Attention(nnx.Module):
         init_q = normal((c.init_scale / (m * a.head_dim)) ** 0.5) if a.scale_dim == 1 else init
         queries, keys, outputs = ("embed", "heads", "kv"), ("embed", kv_axis, "kv"), ("heads", "kv", "embed")
         self.q = param(kq, (m, a.heads, a.head_dim), queries, init_q, scope)
-        self.k = param(kk, (m, a.groups, a.head_dim), keys, init, scope)
-        self.v = param(kv, (m, a.groups, a.head_dim), keys, init, scope)
+        of_source = normal((c.init_scale / source_dim) ** 0.5)
+        self.k = param(kk, (source_dim, a.groups, a.head_dim), keys, of_source, scope)
+        self.v = param(kv, (source_dim, a.groups, a.head_dim), keys, of_source, scope)
         self.o = param(ko, (a.heads, a.head_dim, m), outputs, out, scope)
         self.q_bias = param(kq, (a.heads, a.head_dim), queries[1:], zeros, scope) if "q" in a.biases else None
         self.k_bias = param(kk, (a.groups, a.head_dim), keys[1:], zeros, scope) if "k" in a.biases else None
@@ -61,6 +67,10 @@ class Attention(nnx.Module):
         self.per_dim_scale = param(kq, (a.head_dim,), ("kv",), zeros, scope) if a.per_dim_scale else None
         self.relative_bias = param(ko, (a.heads, buckets.buckets), ("heads", "buckets"), zeros, scope) if buckets else None
         self.sinks = param(ko, (a.heads,), ("heads",), zeros, scope) if a.sinks else None
+        gated = isinstance(c.positions, GatedBuckets)
+        self.gate = param(ko, (a.head_dim, 2 * _GATES), ("kv", "gate"), normal(a.head_dim**-0.5), scope) if gated else None
+        self.gate_bias = param(ko, (2 * _GATES,), ("gate",), zeros, scope) if gated else None
+        self.gate_scale = param(ko, (a.heads,), ("heads",), ones, scope) if gated else None
 
     def _qk_norm(self, c: BlockConfig, heads: int, axis: str) -> Norm | None:
         a = c.attention
@@ -103,6 +113,16 @@ class Attention(nnx.Module):
             return jnp.asarray(self.slopes)[:, None]
         return shared_NK if self.relative_bias is None else self.relative_bias[...]
 
+    def _gates(self, x_BLM: jax.Array) -> jax.Array | None:
+        """Returns the factor of the biases of relative positions [B, N, L] for each query and head; None where there is none."""
+        if self.gate is None or self.gate_bias is None or self.gate_scale is None:
+            return None
+        x_BLND = x_BLM.reshape(*x_BLM.shape[:2], -1, self.gate.shape[0])
+        y_BLNG = add_bias(project(x_BLND, self.gate[...], self.scope), self.gate_bias)
+        y_BLNG = self.scope.shard(y_BLNG, "batch", "length", "act_heads", None)
+        a_BLN, b_BLN = (jax.nn.sigmoid(jnp.sum(y, axis=-1)) for y in jnp.split(y_BLNG, 2, axis=-1))
+        return (a_BLN * (b_BLN * self.gate_scale[...].astype(b_BLN.dtype) - 1) + 2).swapaxes(1, 2)
+
     def _normed(self, x_BLND: jax.Array, norm: Norm | None) -> jax.Array:
         if norm is None:
             return x_BLND
@@ -116,8 +136,7 @@ class Attention(nnx.Module):
         Biases that layers share are left out.
         """
         q_BLND = self._queries(x_BLM, rotation, "length")
-        table_NK = self._table(None)
-        logits = masked_logits(q_BLND, kv[0], table_NK, mask, limit=self.cap, max_distance=self.max_distance)
+        logits = masked_logits(q_BLND, kv[0], self._table(None), mask, limit=self.cap, max_distance=self.max_distance)
         return jax.nn.softmax(logits)
 
     def __call__(
@@ -135,7 +154,8 @@ class Attention(nnx.Module):
 
         Args:
           rotation: of the queries, where positions are rotary.
-          bias_NK: a bias of each head for each of K buckets of relative positions, where layers share one.
+          bias_NK: a bias of each head for each of K buckets of relative positions, or for each pair of them [N, L, S], where
+            layers share one.
           rate: of dropout on probabilities.
 
         Raises:
@@ -144,10 +164,10 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = kv
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
-        table_NK = self._table(bias_NK)
-        logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
+        table = self._table(bias_NK)
+        logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, gate_BNL=self._gates(x_BLM))
         dropping = key is not None and rate > 0
-        biased = table_NK is not None or self.sinks is not None
+        biased = table is not None or self.sinks is not None
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):
             out_BLND = splash.attend(q_BLND, k_BSGD, v_BSGD, mask, self.scope, cap=self.cap)  # which names its own context
         else:
@@ -155,7 +175,7 @@ class Attention(nnx.Module):
                 attend = functools.partial(blocks.attend, logits, scope=self.scope, rate=rate)
             else:
                 attend = ring.Ring(logits, mix, self.scope, self.act_kv_axis, rate)
-            out_BLND, mass_BNL = attend(q_BLND, k_BSGD, v_BSGD, table_NK, mask, key=key)
+            out_BLND, mass_BNL = attend(q_BLND, k_BSGD, v_BSGD, table, mask, key=key)
             if self.sinks is not None:  # whose logit would have been among those of a softmax: mass / (mass + exp(sink))
                 share_BNL = jax.nn.sigmoid(mass_BNL - self.sinks[...][:, None])
                 out_BLND = (out_BLND * share_BNL.swapaxes(1, 2)[..., None]).astype(out_BLND.dtype)

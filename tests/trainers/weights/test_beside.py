@@ -146,7 +146,7 @@ def test_pictures_are_read_as_the_folder_says(tmp_path, new, read):
         ("vit_classification", {"image_processor_type": "CLIPImageProcessor"}, "CLIPImageProcessor"),
         ("whisper", {"feature_size": 999}, "feature_size=999"),
         ("whisper", {"hop_length": 80}, "hop_length=80 is not supported, only 160"),
-        ("wav2vec2", {"do_normalize": False}, "do_normalize=false is not supported, only true"),
+        ("wav2vec2", {"do_normalize": "no"}, 'do_normalize is "no"; expected bool'),
         ("wav2vec2_conformer", {"sampling_rate": 8000}, "sampling_rate=8000"),
     ],
 )

@@ -35,8 +35,10 @@ from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
-# The first case of each class of `transformers`; further variants of it are for `make test-all`.
-FIRST = {case.architecture: name for name, case in reversed(CASES.items())}.values()
+# The first case of each class of `transformers`, and of each decoder of a picture; further variants are for `make test-all`.
+FIRST = {
+    (case.architecture, case.settings.get("decoder", {}).get("model_type")): name for name, case in reversed(CASES.items())
+}.values()
 BY_CLASS = [name if name in FIRST else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 
 

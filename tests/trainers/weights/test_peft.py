@@ -130,6 +130,11 @@ def test_pieces_are_those_of_the_whole():
         ("gpt2", Lora(rank=3, alpha=3.0, targets=("q", "v"))),
         ("falcon_grouped", Lora(rank=2, alpha=6.0, targets=("query_key_value", "dense"))),
         ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
+        ("byt5", Lora(rank=2, alpha=4.0, targets=("q", "v"))),
+        ("hubert", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
+        ("wavlm", Lora(rank=2, alpha=4.0, targets=("all-linear",))),
+        ("wav2vec2_bert", Lora(rank=2, alpha=4.0, targets=("linear_q", "linear_v"))),
+        ("trocr", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
     ],
 )
 def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
