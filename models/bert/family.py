@@ -15,6 +15,7 @@ _DEFAULT_EXPERIMENTS = {
     "MaskedLm": "bert.base",
     "Classification": "bert.base_mnli",
     "Tagging": "bert.minilm_brown_tags",
+    "Detection": "bert.minilm_brown_tags",
     "Span": "bert.base_squad",
     "SentenceEmbedding": "bert.minilm_l6",
 }

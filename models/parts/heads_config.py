@@ -26,13 +26,13 @@ class Classification:
       labels: the number of classes.
       pooling: "cls" is the vector of [CLS]; "mean" the mean over an example's tokens, as in Sentence-BERT (Reimers and Gurevych
         2019).
-      pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu". The mean has none.
+      pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu", ELECTRA's "gelu". The mean has none.
       transform: that of `MaskedLm` in the pooler's place (ModernBERT).
     """
 
     labels: int
     pooling: Literal["cls", "mean"] = "cls"
-    pooler: Literal["tanh", "relu"] = "tanh"
+    pooler: Literal["tanh", "relu", "gelu"] = "tanh"
     transform: bool = False
 
     @property
@@ -52,6 +52,12 @@ class Tagging:
 
     labels: int
     transform: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Detection:
+    """Tells for each token whether it is another than the text's, put there by a generator (ELECTRA, arXiv 2003.10555, section
+    3.1): one logit, of act(x W + b), the transform of `MaskedLm` without its norm."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -76,4 +82,4 @@ class SentenceEmbedding:
     temperature: float = 0.05
 
 
-Head = MaskedLm | Classification | Tagging | Span | SentenceEmbedding
+Head = MaskedLm | Classification | Tagging | Detection | Span | SentenceEmbedding

@@ -164,7 +164,7 @@ def test_the_first_token_has_the_row_after_paddings(float64):
     table, types = model.position_embedding.table, model.type_embedding.table
     assert (len(table), len(types)) == (66, 1)
     sums = model.embedding.table[batch["tokens"]] + table[batch["positions"] + 2] + types[0]
-    assert_allclose(model.embed(batch, EVALUATION), model.embedding_norm(sums), rtol=1e-12)
+    assert_allclose(model.embed(batch, EVALUATION)[0], model.embedding_norm(sums), rtol=1e-12)
 
 
 def head_of(head):
