@@ -59,6 +59,8 @@ _LATER = frozenset(
         "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
+        "model.distinct: 0",
+        "model.embedding.size: 0",
     )
 )
 

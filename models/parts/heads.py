@@ -66,9 +66,7 @@ class TransformedHead(Head):
       normed: whether they are normed.
     """
 
-    def __init__(
-        self, c: LmConfig, transform: bool, key: jax.Array, scope: Component, *, size: int = 0, normed: bool = True
-    ):
+    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, scope: Component, *, size: int = 0, normed: bool = True):
         self.c, self.scope, size = c, scope, size or c.model_dim
         weight, bias = _dense(c.model_dim, size, key, "mlp", scope)
         self.transform = weight if transform else None
@@ -179,7 +177,7 @@ class ClassificationHead(TaggingHead):
 
 
 class DetectionHead(TransformedHead):
-    """A logit [B, P] of each slot: that its token is another than the text's. Targets are 0 where it is the text's, more elsewhere."""
+    """A logit [B, P] of each slot: that its token is another than the text's. Targets are 0 where it is the text's, or more."""
 
     def __init__(self, c: LmConfig, head: config.Detection, key: jax.Array, scope: Component):
         _, k2, _, k4 = jax.random.split(key, 4)

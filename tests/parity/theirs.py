@@ -1,6 +1,7 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
+theirs.py draw TO                      the same of the cases in cases.json there: class, settings, whether padding is in front
 theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py edited FOLDER...             the same of folders that may not be read, of which nothing is written then
@@ -185,14 +186,24 @@ def make(to: Path, names: list[str]) -> None:
     for name, case in CASES.items():
         if case.version != VERSION or name not in (names or CASES):
             continue
-        rng = np.random.default_rng(list(name.encode()))
-        model_class = getattr(transformers, case.architecture)
-        model = prepared(model_class(model_class.config_class(**case.settings)))
-        randomize(model, rng)
-        model.save_pretrained(to / name)
-        (to / name / "generation_config.json").unlink(missing_ok=True)
-        given = inputs(model.config, rng, case.left)
-        save_file(given | outputs(model, given), to / name / "expected.safetensors")
+        made(to / name, case.architecture, case.settings, case.left)
+
+
+def made(folder: Path, architecture: str, settings: dict, left: bool) -> None:
+    """Writes a random model, inputs and its outputs."""
+    rng = np.random.default_rng(list(folder.name.encode()))
+    model_class = getattr(transformers, architecture)
+    model = prepared(model_class(model_class.config_class(**settings)))
+    randomize(model, rng)
+    model.save_pretrained(folder)
+    (folder / "generation_config.json").unlink(missing_ok=True)
+    given = inputs(model.config, rng, left)
+    save_file(given | outputs(model, given), folder / "expected.safetensors")
+
+
+def draw(to: Path) -> None:
+    for name, case in json.loads((to / "cases.json").read_text()).items():
+        made(to / name, *case)
 
 
 def defaults(to: Path, types: list[str]) -> None:
@@ -402,6 +413,8 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["make", to, *names]:
             make(Path(to), names)
+        case ["draw", to]:
+            draw(Path(to))
         case ["defaults", to, *types]:
             defaults(Path(to), types)
         case ["run", *folders]:

@@ -52,11 +52,7 @@ _ALBERT = ModelType(
         common.head_row("ALBERT", "Albert", common.HEADS),
     ),
     other_defaults=dict(
-        hidden_size=4096,
-        num_attention_heads=64,
-        intermediate_size=16_384,
-        hidden_act="gelu_new",
-        hidden_dropout_prob=0.0,
+        hidden_size=4096, num_attention_heads=64, intermediate_size=16_384, hidden_act="gelu_new", hidden_dropout_prob=0.0
     ),
 )
 _POOLER = "albert.pooler"

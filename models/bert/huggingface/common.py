@@ -72,7 +72,7 @@ def head_row(target: str, stem: str, heads: Mapping[str, Head], masked_act: str 
 
     def read(theirs: Settings) -> Fields:
         head = read_head(theirs, stem, heads)
-        if isinstance(head, MaskedLm) and masked_act not in ("", read_activation(setting(theirs, "hidden_act", str))):
+        if masked_act and isinstance(head, MaskedLm) and read_activation(setting(theirs, "hidden_act", str)) != masked_act:
             raise InterchangeError(
                 f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {stem}ForMaskedLM has {masked_act!r} whatever "
                 "the layers have; here only the same"

@@ -6,10 +6,10 @@ model's size are said, too: by `embedding.size` an ELECTRA is told from a BERT.
 
 from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
-from models.bert.huggingface.common import classes, transform
-from models.interchange import Entry
-from models.interchange.rows import ModelType, Setting
-from models.interchange.settings import without
+from models.bert.huggingface.common import transform
+from models.interchange import Entry, InterchangeError
+from models.interchange.rows import ModelType, Row
+from models.interchange.settings import Fields, Settings, setting, without
 from models.interchange.tensors import dense
 from models.parts.heads_config import Classification, Detection, Head
 
@@ -27,6 +27,12 @@ _OTHERS = common.outputs(
 )
 
 
+def _read_size(theirs: Settings) -> Fields:
+    if (size := setting(theirs, "embedding_size", int)) < 1:
+        raise InterchangeError(f"config.json: embedding_size={size}: must be 1 or more")
+    return {"embedding.size": size}
+
+
 def _outputs(c: BertConfig) -> list[Entry]:
     if not isinstance(c.head, Detection):
         return _OTHERS(c)
@@ -41,7 +47,7 @@ _ELECTRA = ModelType(
     | {"positions.first": 0, "embedding.types": lambda c: c.embedding.types or 2},
     rows=(
         *bert.rows(),
-        Setting("embedding_size", "embedding.size", int, 128),
+        Row(_read_size, lambda c: {"embedding_size": c.embedding.size}, {"embedding_size": 128}),
         common.head_row("ELECTRA", "Electra", _HEADS, masked_act="gelu"),
     ),
     other_defaults=dict(hidden_size=256, num_attention_heads=4, intermediate_size=1024),

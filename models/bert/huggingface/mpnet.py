@@ -7,7 +7,7 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.interchange import Entry
 from models.interchange.layers import Names, attention_names
-from models.interchange.rows import ModelType, constant, fixed, must_be
+from models.interchange.rows import ModelType, Row, constant, must_be
 from models.interchange.settings import under
 from models.interchange.tensors import matrix
 from models.parts.attention.config import LearnedAndBuckets
@@ -20,6 +20,13 @@ _LAYER: Names = {
     "output.dense": "ffn.wo",
     "output.LayerNorm": "ffn_norm",
 }
+
+
+def _always(key: str, value: int) -> tuple[Row, Row]:
+    """Returns the rows of a setting that has this value alone, and is written."""
+    return must_be(key, value), constant(key, value)
+
+
 _MPNET = ModelType(
     config=BertConfig,
     name="MPNet",
@@ -31,10 +38,9 @@ _MPNET = ModelType(
     },
     initial={"positions": LearnedAndBuckets},
     rows=(
-        must_be("pad_token_id", _PADDING),
-        constant("pad_token_id", _PADDING),
+        *_always("pad_token_id", _PADDING),
         *bert.rows(30_527, types=False),
-        fixed("relative_attention_num_buckets", 32),
+        *_always("relative_attention_num_buckets", 32),
         common.head_row("MPNet", "MPNet", common.HEADS, masked_act="gelu"),
     ),
 )
