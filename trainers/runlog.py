@@ -61,6 +61,7 @@ _LATER = frozenset(
         "model.logits_bias: false",
         "model.distinct: 0",
         "model.embedding.size: 0",
+        'model.head.vector: "mean"',
     )
 )
 

@@ -233,7 +233,7 @@ class SpanHead(TransformedHead):
 
 
 class SentenceEmbeddingHead(Head):
-    """A unit vector [B, P, M] for each example, the mean of its tokens' (Sentence-BERT, Reimers and Gurevych 2019).
+    """A unit vector [B, P, M] for each example: by default the mean of its tokens' (Sentence-BERT, Reimers and Gurevych 2019).
 
     Pairs lie in neighbouring slots: 2i holds a first member and 2i + 1 its partner, with the same target. There are no
     parameters.
@@ -243,10 +243,13 @@ class SentenceEmbeddingHead(Head):
     embeds: ClassVar[bool] = True
 
     def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, scope: Component):
-        self.temperature = head.temperature
+        self.settings = head
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        x_BPM = mean_vectors(x_BLM, batch)
+        if self.settings.vector == "mean":
+            x_BPM = mean_vectors(x_BLM, batch)
+        else:
+            x_BPM = end_vectors(x_BLM, batch, last=self.settings.vector == "last")
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
@@ -254,7 +257,7 @@ class SentenceEmbeddingHead(Head):
         unit_BPM = self.outputs(x_BLM, batch, embedding)
         first_NM, second_NM = (unit_BPM[:, i::2].reshape(-1, unit_BPM.shape[-1]) for i in (0, 1))
         used_N = batch["targets"][:, 0::2].reshape(-1) >= 0
-        scores_NN = first_NM @ second_NM.T / self.temperature
+        scores_NN = first_NM @ second_NM.T / self.settings.temperature
         total, hits = jnp.zeros((), scores_NN.dtype), jnp.zeros((), scores_NN.dtype)
         weight_N = used_N.astype(scores_NN.dtype)
         partner_N = jnp.arange(len(used_N))
@@ -288,6 +291,16 @@ def mean_vectors(x_BLM: jax.Array, batch: Batch) -> jax.Array:
     weight_BPL = _example(batch).astype(wide)
     total_BPM = jnp.einsum("BPL,BLM->BPM", weight_BPL, x_BLM.astype(wide))
     return total_BPM / jnp.maximum(jnp.sum(weight_BPL, axis=-1, keepdims=True), 1)
+
+
+def end_vectors(x_BLM: jax.Array, batch: Batch, *, last: bool) -> jax.Array:
+    """Returns the vector [B, P, M] of the first or the last token of each slot's example, in float32 at least."""
+    example_BPL = _example(batch)
+    at_BP = jnp.argmax(example_BPL, axis=-1)
+    if last:
+        at_BP = example_BPL.shape[-1] - 1 - jnp.argmax(example_BPL[..., ::-1], axis=-1)
+    x_BPM = jnp.take_along_axis(x_BLM, at_BP[..., None], axis=1)
+    return x_BPM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))
 
 
 def best_span(logits_BPL2: jax.Array, longest: int = 30) -> tuple[jax.Array, jax.Array]:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from models.parts.numbers import check_literals
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLm:
@@ -73,13 +75,18 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceEmbedding:
-    """A unit vector for each example, the mean of its tokens', trained so that pairs are nearer than strangers.
+    """A unit vector for each example, made of its tokens', trained so that pairs are nearer than strangers.
 
     Attributes:
+      vector: what it is made of: the "mean" of the example's tokens, or its "first" ([CLS]) or "last" one.
       temperature: divides cosine similarities in the contrastive loss over the pairs of a batch.
     """
 
+    vector: Literal["mean", "first", "last"] = "mean"
     temperature: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_literals(self)
 
 
 Head = MaskedLm | Classification | Tagging | Detection | Span | SentenceEmbedding

@@ -10,6 +10,7 @@ from models.bert.config import BertConfig
 from models.bert.huggingface import albert, bert, distilbert, electra, modernbert, mpnet, roberta
 from models.bert.huggingface.common import EncoderFiles, pooler
 from models.interchange import Entry, Interchange
+from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import without_prefix
 from models.parts.attention.config import Learned, LearnedAndBuckets, Rotary
 from models.parts.heads_config import MaskedLm, SentenceEmbedding
@@ -61,6 +62,18 @@ class _HuggingFace(Interchange[BertConfig]):
         if theirs.startswith(kind.body):
             theirs = f"{kind.prefix}{theirs}"
         return None if theirs.endswith(".position_ids") else theirs
+
+    def sentence_vector(self, c: BertConfig) -> str:
+        return c.head.vector if isinstance(c.head, SentenceEmbedding) else ""
+
+    def data_fields(self, c: BertConfig, preprocessor: Settings) -> dict[str, Any]:
+        """Returns the longest text of an encoder of sentences."""
+        if not isinstance(c.head, SentenceEmbedding):
+            return {}
+        only(preprocessor, do_lower_case=(False,))
+        most = [c.max_positions - getattr(c.positions, "first", 0)] if c.max_positions else []
+        length = setting(preprocessor, "max_seq_length", int, *most)
+        return {"length": min(length, *most)}
 
     def is_head_tensor(self, theirs: str) -> bool:
         return theirs.startswith(_HEADS)

@@ -23,7 +23,7 @@ HEADS: dict[str, Head] = {
     "ForQuestionAnswering": Span(),
 }
 _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification", Tagging: "tagging", Span: "answers"}
-_FREE = ("labels", "temperature")  # fields of a head that its class does not decide
+_FREE = ("labels", "temperature", "vector")  # fields of a head that its class does not decide
 # Fields of BERT and its followers whose norms stand behind their sub-layers.
 POST_NORM: Fields = MULTI_HEAD | {
     "positions.class": lambda c: "Learned",
@@ -90,6 +90,8 @@ def head_row(target: str, stem: str, heads: Mapping[str, Head], masked_act: str 
 def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
     """Returns the head of a config.json, whose classes' names begin with `stem`; raises InterchangeError."""
     only(theirs, problem_type=("single_label_classification",))
+    if vector := setting(theirs, "sentence_vector", str, ""):
+        return SentenceEmbedding(vector=vector)
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
     if name not in known:
