@@ -36,7 +36,7 @@ def _encoder(rng: np.random.Generator, stem: str, heads: tuple[str, ...] = _HEAD
     head, number = str(rng.choice(heads)), _between(rng, 1, 7)
     return stem + head, dict(
         vocab_size=_between(rng, 20, 120),
-        hidden_size=number * _between(rng, 1, 9),
+        hidden_size=number * _between(rng, -(-8 // number), 9),  # a norm of fewer numbers may multiply what float32 rounds
         num_hidden_layers=_between(rng, 1, 5),
         num_attention_heads=number,
         intermediate_size=_between(rng, 3, 40),
