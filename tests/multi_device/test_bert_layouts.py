@@ -36,12 +36,20 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
 SHARED = {"positions": LearnedAndBuckets(rows=66, first=2, buckets=8), "distinct": 2, "embedding.size": 8}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("layout", ["two_d:2x4", pytest.param("pipeline_1f1b:2x2x2", marks=pytest.mark.nightly)])
-def test_numbers_of_layers_that_share_are_those_of_one_device(layout):
-    """Parameters and a table of biases that layers share, cut over eight devices and in stages, to 1e-9 in double precision."""
-    e = layouts.experiment("bert.quickstart_pairs")
-    e = dataclasses.replace(e, model=changed(e.model, SHARED))
+CASES = [
+    pytest.param("bert.quickstart_pairs", SHARED, "two_d:2x4", marks=pytest.mark.slow),
+    pytest.param("bert.quickstart_pairs", SHARED, "pipeline_1f1b:2x2x2", marks=pytest.mark.nightly),
+    # The loss compares each pair with all others of the batch, wherever they are.
+    pytest.param("bert.minilm_l6", {"head.vector": "last"}, "two_d:2x4", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "layout"), CASES)
+def test_numbers_of_variants_are_those_of_one_device(name, changes, layout):
+    """Parameters and a table of biases that layers share, cut over eight devices and in stages, and losses of pairs, to 1e-9 in
+    double precision."""
+    e = layouts.experiment(name)
+    e = dataclasses.replace(e, model=changed(e.model, changes))
     with jax.enable_x64(True):
         start = equality.start(e)
         want = equality.reference(e, layouts.STEPS, start)

@@ -49,7 +49,8 @@ def encoder(folder: Path, modes: dict[str, Any] | None = None, kinds=("Transform
 
 
 def ids(text: str, most: int) -> list[int]:
-    return [PIECES.index(piece) for piece in ["[CLS]", *text.split()[: most - 2], "[SEP]"]]
+    numbers: dict[str, int] = {piece: i for i, piece in enumerate(PIECES)}
+    return [numbers[piece] for piece in ["[CLS]", *text.split()[: most - 2], "[SEP]"]]
 
 
 def hidden(text: str, most: int = 9) -> np.ndarray:

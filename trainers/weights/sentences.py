@@ -1,4 +1,4 @@
-"""What the folder of a sentence encoder says beside its model, in the files of the library sentence-transformers.
+"""The files beside the model of a sentence encoder, as the library sentence-transformers writes them.
 
 modules.json lists what a text goes through: the model, what makes one vector of its tokens' (1_Pooling/config.json), and perhaps
 a norm, which changes no cosine: ours have length 1 always. sentence_bert_config.json bounds texts, and
