@@ -67,6 +67,9 @@ _LATER = frozenset(
         ),
         "model.inputs: null",
         *(f"model.{at}layer.{line}" for at in ("", "towers.audio.") for line in ("causal: false", "positions: null")),
+        "model.distinct: 0",
+        "model.embedding.size: 0",
+        'model.head.vector: "mean"',
     )
 )
 

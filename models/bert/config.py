@@ -3,8 +3,9 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.attention.config import Learned, RelativeBuckets, Rotary, Sinusoidal
+from models.parts.attention.config import Learned, LearnedAndBuckets, RelativeBuckets, Rotary, Sinusoidal
 from models.parts.heads_config import Head, MaskedLm
+from models.parts.numbers import check_least, nearest_divisor
 from models.parts.transformer_config import LmConfig, NormConfig, Output
 
 
@@ -15,10 +16,16 @@ class BertEmbedding:
     Attributes:
       types: token types (sentence A and B); 0 has none, and one is that of all tokens.
       norm: norm and dropout on the sum.
+      size: dimensions of the vectors; 0 means the model's. Of another size than the model's, what is left of them after the norm
+        is projected to it (ALBERT, arXiv 1909.11942, section 3.1; ELECTRA, arXiv 2003.10555).
     """
 
     types: int = 2
     norm: bool = True
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "types", "size")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -29,17 +36,20 @@ class BertConfig(LmConfig):
       embedding: of tokens, beside their table.
       bare_first: the first layer has no norm before attention, whose input embeddings are normed already (ModernBERT, arXiv
         2412.13663, section 2.1.1). It stands before the stack of the others, as the component "first".
+      distinct: how many layers have parameters of their own; each of these is run layers / distinct times before the next one
+        (ALBERT: 1). 0 is all.
       head: what the encoder's output is used for; its parameters are the component "head".
     """
 
     family: ClassVar[str] = "bert"
 
-    positions: Learned | Rotary | RelativeBuckets | Sinusoidal | None = Learned(rows=512)
+    positions: Learned | LearnedAndBuckets | Rotary | RelativeBuckets | Sinusoidal | None = Learned(rows=512)
     norm: NormConfig = NormConfig(kind="layer", bias=True, eps=1e-12, order="post")
     output: Output = Output(bias=True)
     dropout: float = 0.1
     embedding: BertEmbedding = BertEmbedding()
     bare_first: bool = False
+    distinct: int = 0
     head: Head = MaskedLm()
 
     def __post_init__(self) -> None:
@@ -52,8 +62,29 @@ class BertConfig(LmConfig):
             raise ValueError(
                 f"bare_first=True: norm.order={self.norm.order!r}, layers={self.layers}: needs order 'pre', 2 layers or more"
             )
+        if isinstance(self.head, MaskedLm) and not self.head.transform and self.embedding_dim != self.model_dim:
+            raise ValueError(
+                f"head.transform=False: logits are of {self.embedding_dim} dimensions, of which nothing makes embedding.size="
+                f"{self.embedding.size}; nearest is True"
+            )
+        check_least(self, 0, "distinct")
+        if self.distinct and self.layers % self.distinct:
+            best = nearest_divisor(self.layers, self.distinct)
+            raise ValueError(f"distinct={self.distinct}: must divide layers={self.layers}; nearest is {best}")
+        if self.distinct and (self.bare_first or len(self.attention.pattern) > 1):
+            raise ValueError(f"distinct={self.distinct}: layers that differ share no parameters; nearest is 0")
 
     sized_by_data: ClassVar[dict[str, str]] = LmConfig.sized_by_data | {"labels": "head.labels"}
+
+    @property
+    def embedding_dim(self) -> int:
+        """Dimensions of the vectors of tokens, positions and types."""
+        return self.embedding.size or self.model_dim
+
+    @property
+    def stacked(self) -> int:
+        """The number of layers of the stack that have parameters of their own."""
+        return self.distinct or self.layers - self.bare_first
 
     @property
     def labels(self) -> int:
@@ -65,6 +96,8 @@ class BertConfig(LmConfig):
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
         small = self.shrunk()
         small["layers"] += self.bare_first
+        small["distinct"] = min(self.distinct, 1)
+        small["embedding"] = dataclasses.replace(self.embedding, size=min(self.embedding.size, 8))
         return dataclasses.replace(self, **small, head=head)
 
 

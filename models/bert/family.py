@@ -15,6 +15,7 @@ _DEFAULT_EXPERIMENTS = {
     "MaskedLm": "bert.base",
     "Classification": "bert.base_mnli",
     "Tagging": "bert.minilm_brown_tags",
+    "Detection": "bert.minilm_brown_tags",
     "Span": "bert.base_squad",
     "SentenceEmbedding": "bert.minilm_l6",
 }
@@ -22,7 +23,7 @@ _DEFAULT_EXPERIMENTS = {
 
 def _computes(head: Head) -> tuple[Any, ...]:
     """Returns what tells heads apart whose outputs mean something else."""
-    return type(head), getattr(head, "transform", None), getattr(head, "pooler", None)
+    return type(head), *(getattr(head, name, None) for name in ("transform", "pooler", "vector"))
 
 
 FAMILY = Family(

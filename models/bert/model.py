@@ -4,21 +4,26 @@ B rows, L positions, M model; P slots of a row: the places whose output is wante
 apart by `segments`. The layers are models/parts/transformer.py, the heads models/parts/heads.py.
 """
 
+import dataclasses
 from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
+from flax import nnx
 
 from models.bert.config import BertConfig
 from models.parts import heads, transformer
-from models.parts.attention.config import Learned, Sinusoidal
+from models.parts.attention.config import Learned, LearnedAndBuckets, Sinusoidal
 from models.parts.attention.mask import AttentionMask
-from models.parts.layers import Embedding, dropout, sinusoids
+from models.parts.layers import Embedding, add_bias, dropout, project, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
 from models.parts.transformer import Block, Role
 from models.protocol import Batch, Classifies, Context, Embeds, Staged
 from models.sharding.component import Component
-from models.sharding.params import stack_modules
+from models.sharding.params import normal, param, stack_modules, zeros
+
+# What passes from layer to layer: vectors [B, L, M], and biases of relative positions [1, 1, N K] where layers share them.
+StackInput = tuple[jax.Array, jax.Array | None]
 
 
 class Bert(Staged, Classifies, Embeds):
@@ -26,22 +31,33 @@ class Bert(Staged, Classifies, Embeds):
 
     def __init__(self, c: BertConfig, key: jax.Array, scope: Component):
         k1, k2, k3, k4, k5 = jax.random.split(key, 5)
-        m = c.model_dim
+        e, m = c.embedding_dim, c.model_dim
         self.c, self.scope = c, scope
-        self.embedding = Embedding(c.vocab, m, k1, scope / "embedding", std=0.02)
+        self.embedding = Embedding(c.vocab, e, k1, scope / "embedding", std=0.02)
         self.position_embedding = self._table(c.max_positions, k2, "position_embedding")
         self.type_embedding = self._table(c.embedding.types, k3, "type_embedding")
-        self.embedding_norm = transformer.norm(c, scope / "embedding_norm") if c.embedding.norm else None
+        self.embedding_norm = transformer.norm(c, scope / "embedding_norm", e) if c.embedding.norm else None
+        into, between = jax.random.fold_in(k1, 1), scope / "projection"
+        self.projection = param(into, (e, m), ("embed", "mlp"), normal(0.02), between) if e != m else None
+        self.projection_bias = param(into, (m,), ("mlp",), zeros, between) if e != m else None
+        self.relative_bias = self._relative_bias(jax.random.fold_in(k2, 1))
         if c.bare_first:  # a stack of one layer, which is run as the other one is
             first = stack_modules(lambda k: Block(c, k, scope / "first", Role(normed=False)), jax.random.fold_in(k4, 1), 1)
         self.first = first if c.bare_first else None
-        self.encoder = stack_modules(lambda k: Block(c, k, scope / "encoder"), k4, c.layers - c.bare_first)
+        self.encoder = stack_modules(lambda k: Block(c, k, scope / "encoder"), k4, c.stacked)
         self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.head = heads.make(c, c.head, k5, scope / "head")
 
     def _table(self, rows: int, key: jax.Array, name: str) -> Embedding | None:
         scope = self.scope / name
-        return Embedding(rows, self.c.model_dim, key, scope, std=0.02, axis="positions") if rows else None
+        return Embedding(rows, self.c.embedding_dim, key, scope, std=0.02, axis="positions") if rows else None
+
+    def _relative_bias(self, key: jax.Array) -> nnx.Param | None:
+        c = self.c
+        if not isinstance(c.positions, LearnedAndBuckets):
+            return None
+        shape, init = (c.attention.heads, c.positions.buckets), normal(c.model_dim**-0.5)
+        return param(key, shape, ("heads", "buckets"), init, self.scope / "encoder" / "attention")
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the head's output [B, P, ...] of each slot, outside training (models/parts/heads.py)."""
@@ -50,9 +66,8 @@ class Bert(Staged, Classifies, Embeds):
     def encode(self, batch: Batch) -> jax.Array:
         """Returns the encoder's output [B, L, M], outside training."""
         nothing_random = Context.evaluation()
-        x_BLM = self.embed(batch, nothing_random)
-        layers = nothing_random.for_layers(self.c.layers - self.c.bare_first)
-        return self._normed(self._run(self.encoder, x_BLM, batch, layers))
+        x, layers = self.embed(batch, nothing_random), nothing_random.for_layers(self.c.stacked)
+        return self._normed(self._run(self.encoder, x, batch, layers)[0])
 
     # --- training ---
 
@@ -75,33 +90,36 @@ class Bert(Staged, Classifies, Embeds):
     def embeds(self) -> bool:
         return self.head.embeds
 
-    def embed(self, batch: Batch, context: Context) -> jax.Array:
-        """Returns the stack's input [B, L, M]: the embeddings, or what a first layer before it makes of them."""
+    def embed(self, batch: Batch, context: Context) -> StackInput:
+        """Returns the stack's input: the embeddings [B, L, M], or what a first layer before it makes of them, and biases."""
         c, dtype = self.c, self.scope.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
             first = c.positions.first if isinstance(c.positions, Learned) else 0
             x_BLM += self.position_embedding(batch["positions"] + first, dtype)
         if isinstance(c.positions, Sinusoidal):
-            x_BLM += sinusoids(batch["positions"], c.model_dim, dtype)
+            x_BLM += sinusoids(batch["positions"], c.embedding_dim, dtype)
         if self.type_embedding is not None:
             types_BL = batch["types"] if "types" in batch and c.embedding.types > 1 else jnp.zeros_like(batch["tokens"])
             x_BLM += self.type_embedding(types_BL, dtype)
         if self.embedding_norm is not None:
             x_BLM = self.embedding_norm(x_BLM)
-        if self.first is None:
-            return dropout(x_BLM, c.dropout, context.key)
-        of_embeddings, first = context.split(2)
+        of_embeddings, first = (context, context) if self.first is None else context.split(2)
         x_BLM = dropout(x_BLM, c.dropout, of_embeddings.key)
-        return self._run(self.first, x_BLM, batch, first.for_layers(1), before=0)
+        if self.projection is not None:
+            x_BLM = add_bias(project(x_BLM, self.projection[...], self.scope / "projection"), self.projection_bias)
+            x_BLM = self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
+        # The layers of a pipeline's stage have no parameter but their own.
+        x = x_BLM, None if self.relative_bias is None else self.relative_bias[...].reshape(1, 1, -1)
+        return x if self.first is None else self._run(self.first, x, batch, first.for_layers(1), before=0)
 
     def apply_layers(
-        self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
-    ) -> tuple[jax.Array, Loss]:
-        return self._run(blocks, x_BLM, batch, context), zero_loss(x_BLM.dtype)
+        self, blocks: Block, x: StackInput, batch: Batch, context: Context, totals: Totals
+    ) -> tuple[StackInput, Loss]:
+        return self._run(blocks, x, batch, context), zero_loss(x[0].dtype)
 
-    def head_loss(self, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals) -> Loss:
-        return self.head.loss(self._normed(x_BLM), batch, self.embedding, context, totals)
+    def head_loss(self, x: StackInput, batch: Batch, context: Context, totals: Totals) -> Loss:
+        return self.head.loss(self._normed(x[0]), batch, self.embedding, context, totals)
 
     def totals(self, batch: Batch) -> Totals:
         """Returns the head's counts, over which its losses are means."""
@@ -111,12 +129,16 @@ class Bert(Staged, Classifies, Embeds):
         """Returns the number of tokens, padding left out."""
         return {"tokens": jnp.sum(batch["segments"] > 0)}
 
-    def _run(self, blocks: Block, x_BLM: jax.Array, batch: Batch, context: Context, before: int | None = None) -> jax.Array:
+    def _run(self, blocks: Block, x: StackInput, batch: Batch, context: Context, before: int | None = None) -> StackInput:
         """Runs some layers of a stack; `before` it are so many, by default the first layer where it is apart."""
+        (x_BLM, bias_11X), c = x, self.c
         mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
-        g = transformer.attention_inputs(self.c, batch["positions"], mask)
-        numbers = context.numbers + (self.c.bare_first if before is None else before)
-        return transformer.run(blocks, x_BLM, g, context, transformer.layer_settings(self.c, numbers))[0]
+        g = transformer.attention_inputs(c, batch["positions"], mask)
+        if bias_11X is not None:
+            g = dataclasses.replace(g, bias_1NK=bias_11X.reshape(1, c.attention.heads, -1))
+        numbers = context.numbers + (c.bare_first if before is None else before)
+        settings, times = transformer.layer_settings(c, numbers), c.layers // c.distinct if c.distinct else 1
+        return transformer.run(blocks, x_BLM, g, context, settings, times)[0], bias_11X
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

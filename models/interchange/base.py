@@ -89,6 +89,10 @@ class Interchange(abc.ABC, Generic[C]):
         sounds or pictures so."""
         return {}
 
+    def sentence_vector(self, c: C) -> str:
+        """Returns what the vector of a text is made of, "mean", "first" or "last" of its tokens; "" where a model gives none."""
+        return ""
+
     def companion_files(self, c: C, tokenizer: Any) -> dict[str, dict[str, Any]]:
         """Returns the contents of further JSON files of a folder, by name.
 

@@ -59,21 +59,27 @@ class Head(nnx.Module, abc.ABC):
 
 
 class TransformedHead(Head):
-    """A head that may have BERT's transform, norm(act(x W + b)), before its outputs; biases are those that `c` has elsewhere."""
+    """A head that may have BERT's transform, norm(act(x W + b)), before its outputs; biases are those that `c` has elsewhere.
 
-    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, scope: Component):
-        self.c, self.scope, m = c, scope, c.model_dim
-        weight, bias = _dense(m, m, key, "mlp", scope)
+    Args:
+      size: of the vectors that the transform makes, by default the model's.
+      normed: whether they are normed.
+    """
+
+    def __init__(self, c: LmConfig, transform: bool, key: jax.Array, scope: Component, *, size: int = 0, normed: bool = True):
+        self.c, self.scope, size = c, scope, size or c.model_dim
+        weight, bias = _dense(c.model_dim, size, key, "mlp", scope)
         self.transform = weight if transform else None
         self.transform_bias = bias if transform and c.feed_forward.bias else None
-        self.norm = transformer.norm(c, scope) if transform else None
+        self.norm = transformer.norm(c, scope, size) if transform and normed else None
 
     def transformed(self, x_BPM: jax.Array) -> jax.Array:
         """Returns the vectors that outputs are made of."""
-        if self.transform is None or self.norm is None:
+        if self.transform is None:
             return x_BPM
         y_BPM = add_bias(project(x_BPM, self.transform[...], self.scope), self.transform_bias)
-        return self.norm(ACTIVATIONS[self.c.feed_forward.activation](y_BPM))
+        y_BPM = ACTIVATIONS[self.c.feed_forward.activation](y_BPM)
+        return y_BPM if self.norm is None else self.norm(y_BPM)
 
 
 class MaskedLmHead(TransformedHead):
@@ -85,7 +91,7 @@ class MaskedLmHead(TransformedHead):
 
     def __init__(self, c: LmConfig, head: config.MaskedLm, key: jax.Array, scope: Component):
         k1, k2, k3, k4 = jax.random.split(key, 4)
-        super().__init__(c, head.transform, k2, scope)
+        super().__init__(c, head.transform, k2, scope, size=c.embedding_dim)
         self.settings = head
         if head.next_sentence:
             self.pooler, self.pooler_bias = _dense(c.model_dim, c.model_dim, k1, "mlp", scope)
@@ -170,6 +176,24 @@ class ClassificationHead(TaggingHead):
         return _pool(x_BPM, self.pooler, self.pooler_bias, self.scope, self.settings.pooler)
 
 
+class DetectionHead(TransformedHead):
+    """A logit [B, P] of each slot: that its token is another than the text's. Targets are 0 where it is the text's, or more."""
+
+    def __init__(self, c: LmConfig, head: config.Detection, key: jax.Array, scope: Component):
+        _, k2, _, k4 = jax.random.split(key, 4)
+        super().__init__(c, True, k2, scope, normed=False)
+        self.weight, self.bias = _dense(c.model_dim, 1, k4, "labels", scope)
+
+    def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
+        x_BPM = self.transformed(_take(x_BLM, batch["slots"], self.scope))
+        return add_bias(project(x_BPM, self.weight[...], self.scope), self.bias)[..., 0]
+
+    def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
+        logits_BP, targets_BP = self.outputs(x_BLM, batch, embedding), batch["targets"]
+        both_BP2 = jnp.stack([jnp.zeros_like(logits_BP), logits_BP], axis=-1)  # a sigmoid's softmax
+        return token_loss(both_BP2, jnp.minimum(targets_BP, 1), targets_BP >= 0, totals["slots"])
+
+
 class SpanHead(TransformedHead):
     """Logits [B, P, L, 2] of an answer's start and end in the slot's example. Targets [B, P, 2] are positions in the row."""
 
@@ -209,7 +233,7 @@ class SpanHead(TransformedHead):
 
 
 class SentenceEmbeddingHead(Head):
-    """A unit vector [B, P, M] for each example, the mean of its tokens' (Sentence-BERT, Reimers and Gurevych 2019).
+    """A unit vector [B, P, M] for each example: by default the mean of its tokens' (Sentence-BERT, Reimers and Gurevych 2019).
 
     Pairs lie in neighbouring slots: 2i holds a first member and 2i + 1 its partner, with the same target. There are no
     parameters.
@@ -219,10 +243,13 @@ class SentenceEmbeddingHead(Head):
     embeds: ClassVar[bool] = True
 
     def __init__(self, c: LmConfig, head: config.SentenceEmbedding, key: jax.Array, scope: Component):
-        self.temperature = head.temperature
+        self.settings = head
 
     def outputs(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding) -> jax.Array:
-        x_BPM = mean_vectors(x_BLM, batch)
+        if self.settings.vector == "mean":
+            x_BPM = mean_vectors(x_BLM, batch)
+        else:
+            x_BPM = end_vectors(x_BLM, batch, last=self.settings.vector == "last")
         return x_BPM * jax.lax.rsqrt(jnp.maximum(jnp.sum(x_BPM * x_BPM, axis=-1, keepdims=True), 1e-24))
 
     def loss(self, x_BLM: jax.Array, batch: Batch, embedding: Embedding, context: Context, totals: Totals) -> Loss:
@@ -230,7 +257,7 @@ class SentenceEmbeddingHead(Head):
         unit_BPM = self.outputs(x_BLM, batch, embedding)
         first_NM, second_NM = (unit_BPM[:, i::2].reshape(-1, unit_BPM.shape[-1]) for i in (0, 1))
         used_N = batch["targets"][:, 0::2].reshape(-1) >= 0
-        scores_NN = first_NM @ second_NM.T / self.temperature
+        scores_NN = first_NM @ second_NM.T / self.settings.temperature
         total, hits = jnp.zeros((), scores_NN.dtype), jnp.zeros((), scores_NN.dtype)
         weight_N = used_N.astype(scores_NN.dtype)
         partner_N = jnp.arange(len(used_N))
@@ -247,6 +274,7 @@ _HEADS = {
     config.MaskedLm: MaskedLmHead,
     config.Classification: ClassificationHead,
     config.Tagging: TaggingHead,
+    config.Detection: DetectionHead,
     config.Span: SpanHead,
     config.SentenceEmbedding: SentenceEmbeddingHead,
 }
@@ -263,6 +291,16 @@ def mean_vectors(x_BLM: jax.Array, batch: Batch) -> jax.Array:
     weight_BPL = _example(batch).astype(wide)
     total_BPM = jnp.einsum("BPL,BLM->BPM", weight_BPL, x_BLM.astype(wide))
     return total_BPM / jnp.maximum(jnp.sum(weight_BPL, axis=-1, keepdims=True), 1)
+
+
+def end_vectors(x_BLM: jax.Array, batch: Batch, *, last: bool) -> jax.Array:
+    """Returns the vector [B, P, M] of the first or the last token of each slot's example, in float32 at least."""
+    example_BPL = _example(batch)
+    at_BP = jnp.argmax(example_BPL, axis=-1)
+    if last:
+        at_BP = example_BPL.shape[-1] - 1 - jnp.argmax(example_BPL[..., ::-1], axis=-1)
+    x_BPM = jnp.take_along_axis(x_BLM, at_BP[..., None], axis=1)
+    return x_BPM.astype(jnp.promote_types(x_BLM.dtype, jnp.float32))
 
 
 def best_span(logits_BPL2: jax.Array, longest: int = 30) -> tuple[jax.Array, jax.Array]:

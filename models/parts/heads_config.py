@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal
 
+from models.parts.numbers import check_literals
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLm:
@@ -26,13 +28,13 @@ class Classification:
       labels: the number of classes.
       pooling: "cls" is the vector of [CLS]; "mean" the mean over an example's tokens, as in Sentence-BERT (Reimers and Gurevych
         2019).
-      pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu". The mean has none.
+      pooler: the activation of BERT's pooler, act(x[CLS] W + b); DistilBERT's is "relu", ELECTRA's "gelu". The mean has none.
       transform: that of `MaskedLm` in the pooler's place (ModernBERT).
     """
 
     labels: int
     pooling: Literal["cls", "mean"] = "cls"
-    pooler: Literal["tanh", "relu"] = "tanh"
+    pooler: Literal["tanh", "relu", "gelu"] = "tanh"
     transform: bool = False
 
     @property
@@ -55,6 +57,12 @@ class Tagging:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Detection:
+    """Tells for each token whether it is another than the text's, put there by a generator (ELECTRA, arXiv 2003.10555, section
+    3.1): one logit, of act(x W + b), the transform of `MaskedLm` without its norm."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Span:
     """Start and end of an answer in the text; [CLS] where there is none (BERT, section 4.2).
 
@@ -67,13 +75,18 @@ class Span:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SentenceEmbedding:
-    """A unit vector for each example, the mean of its tokens', trained so that pairs are nearer than strangers.
+    """A unit vector for each example, made of its tokens', trained so that pairs are nearer than strangers.
 
     Attributes:
+      vector: what it is made of: the "mean" of the example's tokens, or its "first" ([CLS]) or "last" one.
       temperature: divides cosine similarities in the contrastive loss over the pairs of a batch.
     """
 
+    vector: Literal["mean", "first", "last"] = "mean"
     temperature: float = 0.05
 
+    def __post_init__(self) -> None:
+        check_literals(self)
 
-Head = MaskedLm | Classification | Tagging | Span | SentenceEmbedding
+
+Head = MaskedLm | Classification | Tagging | Detection | Span | SentenceEmbedding

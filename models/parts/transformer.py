@@ -154,9 +154,9 @@ def _reach(positions_BL: jax.Array, segments_BL: jax.Array) -> jax.Array:
     return jax.vmap(of_row)(*jnp.broadcast_arrays(positions_BL, segments_BL))
 
 
-def norm(c: BlockConfig, scope: Component) -> Norm:
-    """Returns the norm that the configuration describes."""
-    return Norm(c.model_dim, scope, kind=c.norm.kind, bias=c.norm.bias, eps=c.norm.eps)
+def norm(c: BlockConfig, scope: Component, size: int = 0) -> Norm:
+    """Returns the norm that the configuration describes, of vectors of this size or of the model's."""
+    return Norm(size or c.model_dim, scope, kind=c.norm.kind, bias=c.norm.bias, eps=c.norm.eps)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +310,7 @@ def _attention(c: BlockConfig, key: jax.Array, scope: Component, of_source: Role
 
 
 def run(
-    stack: Any, x_BLM: jax.Array, g: AttentionInputs, context: Context, settings: LayerSettings | None = None
+    stack: Any, x_BLM: jax.Array, g: AttentionInputs, context: Context, settings: LayerSettings | None = None, times: int = 1
 ) -> tuple[jax.Array, Statistics]:
     """Runs a stack of layers; returns (y_BLM, statistics of its mixtures, stacked).
 
@@ -318,14 +318,29 @@ def run(
       stack: of blocks, or of groups (models/parts/layer_group.py).
       context: with a key for each block or group, [layers].
       settings: of layers that differ; of groups [groups, layers of a group].
+      times: how often each block is run before the next one, always with its parameters (ALBERT, arXiv 1909.11942, section 3.1).
     """
+    scope = stack.layers[0].scope
 
     def layer(x_BLM, inputs, g: AttentionInputs):
         block, key, of_layer = inputs
         x_BLM, (_, statistics) = block(x_BLM, g, dataclasses.replace(context, key=key), None, of_layer)
         return x_BLM, statistics
 
-    return scan(layer, x_BLM, (stack, context.key, settings), g, scope=stack.layers[0].scope)
+    def repeated(x_BLM, inputs, g: AttentionInputs):
+        block, key, of_layer = inputs
+        again = dataclasses.replace(context, key=key).for_layers(times)
+
+        def once(x_BLM, inputs, g: AttentionInputs):
+            return layer(x_BLM, (block, inputs[0], of_layer), g)
+
+        return scan(once, x_BLM, (again.key, again.numbers), g, scope=scope, staged=False)
+
+    if times == 1:
+        return scan(layer, x_BLM, (stack, context.key, settings), g, scope=scope)
+    # What the inner loop recomputes needs no recomputation around it, but stages are those of the outer one.
+    staged = scope.layout.pipeline(scope.path) is not None
+    return scan(repeated, x_BLM, (stack, context.key, settings), g, scope=scope if staged else None)
 
 
 def unstacked(modules: Any) -> list[Any]:

@@ -190,6 +190,11 @@ class LmConfig(BlockConfig):
             raise ValueError("positions.shared=True: only encoder-decoders share a table; nearest is False")
 
     @property
+    def embedding_dim(self) -> int:
+        """Dimensions of the vectors of tokens, of which tied logits are made."""
+        return self.model_dim
+
+    @property
     def max_positions(self) -> int:
         """Rows of the learned table of positions; 0 with other positions, whose length is not bounded."""
         return self.positions.rows if isinstance(self.positions, Learned) else 0

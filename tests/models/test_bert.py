@@ -15,9 +15,11 @@ from models.bert.huggingface import INTERCHANGE
 from models.families import family_of
 from models.interchange import tensors
 from models.parts import heads
+from models.parts.attention.config import LayerVariant
 from models.parts.heads import NEVER, best_span
-from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
-from models.sharding.params import describe
+from models.parts.heads_config import Classification, Detection, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.nested import changed
+from models.sharding.params import describe, to_params, with_params
 from tests.helpers.contexts import EVALUATION, training
 from tests.helpers.models import ALONE, LENGTH, batch_of, compiled, model_of
 
@@ -133,6 +135,8 @@ LARGE = dict(hidden_size=1024, num_hidden_layers=24, num_attention_heads=16, int
 ROBERTA = dict(model_type="roberta", max_position_embeddings=514, type_vocab_size=1)
 XLM_R = ROBERTA | dict(model_type="xlm-roberta", vocab_size=250_002)
 MODERN_LARGE = LARGE | dict(model_type="modernbert", num_hidden_layers=28, intermediate_size=2624)
+ELECTRA, ALBERT = dict(model_type="electra"), dict(model_type="albert")
+MPNET = dict(model_type="mpnet", max_position_embeddings=514)
 SIZES = [
     (ROBERTA | BASE, "RobertaModel", 124_645_632),
     (ROBERTA | BASE, "RobertaForMaskedLM", 124_697_433),
@@ -145,6 +149,22 @@ SIZES = [
     (dict(model_type="modernbert"), "ModernBertForMaskedLM", 149_655_232),
     (MODERN_LARGE, "ModernBertModel", 394_781_696),
     (MODERN_LARGE, "ModernBertForMaskedLM", 395_881_664),
+    # As `transformers` 5.23 counts them by the settings of ELECTRA small, base and large, ALBERT base to xxlarge v2, MPNet base.
+    (ELECTRA, "ElectraModel", 13_483_008),
+    (ELECTRA, "ElectraForPreTraining", 13_549_057),
+    (ELECTRA, "ElectraForMaskedLM", 13_546_682),
+    (ELECTRA | BASE | dict(embedding_size=768), "ElectraForPreTraining", 109_483_009),
+    (ELECTRA | dict(embedding_size=768), "ElectraForMaskedLM", 33_740_602),
+    (ELECTRA | LARGE | dict(embedding_size=1024), "ElectraModel", 334_092_288),
+    (ELECTRA | dict(embedding_size=1024, num_hidden_layers=24), "ElectraForMaskedLM", 51_295_290),
+    (ALBERT | BASE, "AlbertModel", 11_683_584),
+    (ALBERT | BASE, "AlbertForMaskedLM", 11_221_680),
+    (ALBERT | LARGE, "AlbertModel", 17_683_968),
+    (ALBERT | LARGE | dict(hidden_size=2048, intermediate_size=8192), "AlbertModel", 58_724_864),
+    (ALBERT, "AlbertModel", 222_595_584),
+    (ALBERT, "AlbertForMaskedLM", 206_368_944),
+    (MPNET, "MPNetModel", 109_486_464),
+    (MPNET, "MPNetForMaskedLM", 109_518_527),
 ]
 
 
@@ -164,7 +184,43 @@ def test_the_first_token_has_the_row_after_paddings(float64):
     table, types = model.position_embedding.table, model.type_embedding.table
     assert (len(table), len(types)) == (66, 1)
     sums = model.embedding.table[batch["tokens"]] + table[batch["positions"] + 2] + types[0]
-    assert_allclose(model.embed(batch, EVALUATION), model.embedding_norm(sums), rtol=1e-12)
+    assert_allclose(model.embed(batch, EVALUATION)[0], model.embedding_norm(sums), rtol=1e-12)
+
+
+def test_layers_that_share_parameters_are_run_in_turn(float64):
+    """Four layers of two sets of parameters are those of a stack in which each set stands twice, and their gradients its sums."""
+    batch, slots = batch_of([7, 5]), with_targets([[5, 6, -1]])
+    shared = model_of("bert.base", layers=4, distinct=2, remat="full")
+    whole = model_of("bert.base", layers=4)
+    assert shared.encoder.attention.q.shape[0] == 2 and whole.encoder.attention.q.shape[0] == 4
+    twice = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), to_params(shared.encoder))
+    model = with_params(whole, to_params(shared) | {f"encoder.{name}": x for name, x in twice.items()})
+    assert_allclose(compiled(shared, batch), compiled(model, batch), rtol=1e-9)
+    ours, theirs = (to_params(jax.grad(lambda m: m.loss(slots, EVALUATION).value)(m)) for m in (shared, model))
+    for name, grad in ours.items():
+        whole_grad = theirs[name]
+        if name.startswith("encoder."):
+            whole_grad = whole_grad.reshape(2, 2, *whole_grad.shape[1:]).sum(1)
+        assert_allclose(grad, whole_grad, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (dict(distinct=5), "distinct=5: must divide layers=4; nearest is 4"),
+        (dict(distinct=-1), "distinct=-1: must be 0 or more"),
+        (
+            {"attention.pattern": (LayerVariant(window=3), LayerVariant()), "distinct": 2},
+            "layers that differ share no parameters",
+        ),
+        ({"embedding.size": 8, "head": MaskedLm(transform=False)}, "head.transform=False: logits are of 8 dimensions"),
+        ({"embedding.size": -8}, "size=-8: must be 0 or more"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(changes, part):
+    with pytest.raises(ValueError, match="") as caught:
+        changed(registry.tiny(registry.load("bert.base")).model, changes)
+    assert part in str(caught.value) and len(str(caught.value).splitlines()) == 1
 
 
 def head_of(head):
@@ -176,9 +232,25 @@ def head_of(head):
     return made, jax.random.normal(jax.random.key(2), (1, LENGTH, c.model_dim))
 
 
-@pytest.mark.parametrize(("name", "act"), [("relu", jax.nn.relu), ("tanh", jnp.tanh)])
+def test_a_detector_has_one_logit_a_token(float64):
+    """A logit is act(x W + b) w + c, its loss the binary cross-entropy of the slots with a target; 3 is a token that isn't the
+    text's, too."""
+    head, x = head_of(Detection())
+    batch = with_targets([[1, 0, -1]])
+    hidden = jax.nn.gelu(x[0, SLOTS[0]] @ head.transform[...] + head.transform_bias[...], approximate=False)
+    want = (hidden @ head.weight[...] + head.bias[...])[:, 0]
+    assert_allclose(head.outputs(x, batch, None)[0], want, rtol=1e-9)
+    loss = head.loss(x, batch, None, EVALUATION, head.totals(batch))
+    assert_allclose(loss.value, -(jax.nn.log_sigmoid(want[0]) + jax.nn.log_sigmoid(-want[1])) / 2, rtol=1e-9)
+    other = head.loss(x, with_targets([[3, 0, -1]]), None, EVALUATION, head.totals(batch))
+    assert_allclose(other.value, loss.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "act"), [("relu", jax.nn.relu), ("tanh", jnp.tanh), ("gelu", lambda x: jax.nn.gelu(x, approximate=False))]
+)
 def test_a_pooler_has_its_own_activation(name, act, float64):
-    """DistilBERT's is max(0, x W + b), BERT's tanh(x W + b), of an example's first vector."""
+    """DistilBERT's is max(0, x W + b), BERT's tanh(x W + b), ELECTRA's gelu(x W + b), of an example's first vector."""
     head, x = head_of(Classification(labels=4, pooler=name))
     pooled = act(x[0, SLOTS[0]] @ head.pooler[...] + head.pooler_bias[...])
     got = head.outputs(x, with_targets([[2, 3, -1]]), None)[0]

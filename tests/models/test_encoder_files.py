@@ -21,6 +21,9 @@ STEMS = {
     "xlm-roberta": "XLMRoberta",
     "distilbert": "DistilBert",
     "modernbert": "ModernBert",
+    "electra": "Electra",
+    "albert": "Albert",
+    "mpnet": "MPNet",
 }
 CHANGED: dict[str, Any] = dict(
     vocab_size=7,
@@ -52,6 +55,7 @@ SILENT = {
     "bos_token_id",
     "chunk_size_feed_forward",
     "classifier_dropout",
+    "classifier_dropout_prob",
     "cls_token_id",
     "deterministic_flash_attn",
     "dtype",
@@ -72,11 +76,15 @@ SILENT = {
     "seq_classif_dropout",
     "sparse_pred_ignore_index",
     "sparse_prediction",
+    "summary_activation",
+    "summary_last_dropout",
+    "summary_type",
+    "summary_use_proj",
     "transformers_version",
     "use_cache",
 }
 PAIRED = {"hidden_activation": "classifier_activation", "mlp_bias": "classifier_bias"}  # of which ours has one
-PADDING = {"bert", "distilbert", "modernbert"}  # whose positions don't depend on its id
+PADDING = {"bert", "distilbert", "modernbert", "electra", "albert"}  # whose positions don't depend on its id
 DEFAULTS = {kind: table.defaults for kind, table in INTERCHANGE.model_types.items()}
 KEYS = [(kind, key) for kind, table in DEFAULTS.items() for key in table]
 
@@ -144,6 +152,22 @@ def test_settings_of_no_model_are_read_over(kind):
         ("distilbert", "Model", dict(n_heads=7), "dim=768 is no multiple of n_heads=7"),
         ("distilbert", "ForPreTraining", {}, "no head like that of 'DistilBertForPreTraining'"),
         ("bert", "Model", dict(type_vocab_size=0), "type_vocab_size=0"),
+        ("electra", "ForMultipleChoice", {}, "no head like that of 'ElectraForMultipleChoice' here; did you mean"),
+        ("electra", "ForMaskedLM", dict(hidden_act="relu"), "hidden_act='relu': the head of ElectraForMaskedLM has 'gelu'"),
+        ("electra", "Model", dict(embedding_size=0), "embedding_size=0: must be 1 or more"),
+        ("albert", "Model", dict(embedding_size=4096), "embedding_size=4096 is not supported with hidden_size=4096"),
+        ("albert", "Model", dict(num_hidden_groups=5), "num_hidden_groups=5 must divide num_hidden_layers=12; nearest is"),
+        ("albert", "Model", dict(num_hidden_groups=0), "num_hidden_groups=0 must divide"),
+        ("albert", "Model", dict(inner_group_num=2), "inner_group_num=2 is not supported, only 1"),
+        ("albert", "ForPreTraining", {}, "no head like that of 'AlbertForPreTraining'"),
+        ("mpnet", "Model", dict(pad_token_id=0), "pad_token_id=0 is not supported, only 1"),
+        (
+            "mpnet",
+            "Model",
+            dict(relative_attention_num_buckets=16),
+            "relative_attention_num_buckets=16 is not supported, only 32",
+        ),
+        ("mpnet", "Model", dict(max_position_embeddings=2), "first=2: must be below rows=2"),
         ("modernbert", "Model", dict(layer_types=["full_attention"] * 3), "layer_types are 3, of num_hidden_layers=22"),
         ("modernbert", "Model", dict(layer_types=["sliding"] * 22), "no layer_types 'sliding' here"),
         ("modernbert", "Model", dict(rope_parameters={"rope_theta": 5.0}), "rope_parameters of 'rope_theta'"),

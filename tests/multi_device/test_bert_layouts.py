@@ -3,9 +3,17 @@
 Blocks are those of test_gpt_layouts.py, so that `make test` runs a layout of each kind; `make test-all` runs them all.
 """
 
+import dataclasses
+
+import jax
 import pytest
 
+from models.parts.attention.config import LearnedAndBuckets
+from models.parts.nested import changed
+from scripts.cli import named_layout
+from tests.helpers import layouts
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
+from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 
@@ -22,3 +30,30 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
     precision."""
     assert_equal_to_one_device(name, layout, mesh)
+
+
+# ALBERT's layers and embeddings, and MPNet's positions, in one model.
+SHARED = {"positions": LearnedAndBuckets(rows=66, first=2, buckets=8), "distinct": 2, "embedding.size": 8}
+
+
+CASES = [
+    pytest.param("bert.quickstart_pairs", SHARED, "two_d:2x4", marks=pytest.mark.slow),
+    pytest.param("bert.quickstart_pairs", SHARED, "pipeline_1f1b:2x2x2", marks=pytest.mark.nightly),
+    # The loss compares each pair with all others of the batch, wherever they are.
+    pytest.param("bert.minilm_l6", {"head.vector": "last"}, "two_d:2x4", marks=pytest.mark.slow),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "layout"), CASES)
+def test_numbers_of_variants_are_those_of_one_device(name, changes, layout):
+    """Parameters and a table of biases that layers share, cut over eight devices and in stages, and losses of pairs, to 1e-9 in
+    double precision."""
+    e = layouts.experiment(name)
+    e = dataclasses.replace(e, model=changed(e.model, changes))
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, layouts.STEPS, start)
+    got = layouts.run(dataclasses.replace(e, layout=named_layout(e, layout)), start)
+    far = equality.differences(got, want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    assert len({float(m["loss"]) for m in want.metrics}) == layouts.STEPS

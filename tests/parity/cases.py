@@ -31,6 +31,10 @@ _BERT = dict(
 )
 _ROBERTA = _BERT | dict(vocab_size=103, type_vocab_size=1, max_position_embeddings=21, layer_norm_eps=1e-5, pad_token_id=1)
 _DISTILBERT = dict(vocab_size=101, dim=27, n_layers=2, n_heads=3, hidden_dim=20, max_position_embeddings=23)
+_NARROW = _BERT | dict(vocab_size=61, hidden_size=15, intermediate_size=14)
+_ELECTRA = _NARROW | dict(embedding_size=7)
+_ALBERT = _NARROW | dict(embedding_size=11, num_hidden_layers=4)
+_MPNET = _NARROW | dict(max_position_embeddings=21, layer_norm_eps=1e-5)
 # A window of 3 to either side, in rows of 13; 3 heads of 6 or 11 of 2.
 _MODERNBERT = dict(
     vocab_size=97,
@@ -391,6 +395,18 @@ CASES = {
     "distilbert_classification": Case("DistilBertForSequenceClassification", _DISTILBERT | dict(num_labels=5)),
     "distilbert_tagging": Case("DistilBertForTokenClassification", _DISTILBERT | dict(num_labels=7, n_layers=3), left=True),
     "distilbert_span": Case("DistilBertForQuestionAnswering", _DISTILBERT),
+    # Embeddings of another size than the model's, and of the model's.
+    "electra": Case("ElectraModel", _ELECTRA, left=True),
+    "electra_discriminator": Case("ElectraForPreTraining", _ELECTRA | dict(embedding_size=15, hidden_act="relu")),
+    "electra_masked_lm": Case("ElectraForMaskedLM", _ELECTRA | dict(embedding_size=31, num_hidden_layers=3), left=True),
+    "electra_classification": Case("ElectraForSequenceClassification", _ELECTRA | dict(num_labels=5, hidden_act="gelu_new")),
+    # One layer run four times; two, each run twice.
+    "albert": Case("AlbertModel", _ALBERT, left=True),
+    "albert_masked_lm": Case("AlbertForMaskedLM", _ALBERT | dict(num_hidden_groups=2, type_vocab_size=3), left=True),
+    "albert_classification": Case("AlbertForSequenceClassification", _ALBERT | dict(num_labels=5, hidden_act="relu")),
+    "mpnet": Case("MPNetModel", _MPNET, left=True),
+    "mpnet_masked_lm": Case("MPNetForMaskedLM", _MPNET | dict(num_hidden_layers=3), left=True),
+    "mpnet_classification": Case("MPNetForSequenceClassification", _MPNET | dict(num_labels=5, hidden_act="relu")),
     # Layers that see everything, then near positions alone; every kind of bias; and one pattern that has no period.
     "modernbert": Case("ModernBertModel", _MODERNBERT, left=True),
     "modernbert_masked_lm": Case(

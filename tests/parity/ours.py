@@ -19,7 +19,7 @@ from models.gpt.config import GptConfig
 from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Learned
 from models.parts.decoding import beam_search
-from models.parts.heads_config import Classification, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.heads_config import Classification, Detection, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.transformer_config import EncoderDecoderConfig
 from models.sharding.component import Component
 from models.sharding.layout import Layout
@@ -213,7 +213,7 @@ def _bert(head: Any, m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
             pooled = jnp.tanh(m.encode(b)[:, 0] @ m.head.pooler[...] + m.head.pooler_bias[...])
             next_logits = pooled @ m.head.next_weight[...] + m.head.next_bias[...]
             return {"prediction_logits": out, "seq_relationship_logits": next_logits}
-        case MaskedLm() | Tagging():
+        case MaskedLm() | Tagging() | Detection():
             return {"logits": out}
         case Classification():
             return {"logits": out[:, 0 if head.pooling == "cls" else out.shape[1] // 2]}  # the middle is real in every row

@@ -29,7 +29,9 @@ from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
-BARE = ("BertModel", "RobertaModel", "XLMRobertaModel", "DistilBertModel", "ModernBertModel")  # of which vectors are compared too
+# Of which vectors are compared too; and those that have a pooler.
+POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "MPNetModel")
+BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel")
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -57,7 +59,7 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
         mask = np.concatenate([mask, mask[1:, ::-1]])
     least = 2 if config.is_encoder_decoder else 0  # 0 is padding there, and 1 the end
     tokens = rng.integers(least, config.vocab_size, mask.shape).astype(np.int32) * mask
-    if "roberta" in config.model_type:  # its positions count what is not padding
+    if "roberta" in config.model_type or config.model_type == "mpnet":  # their positions count what is not padding
         tokens = np.where(mask > 0, np.where(tokens == config.pad_token_id, 7, tokens), config.pad_token_id)
     arrays = {"tokens": tokens.astype(np.int32), "mask": mask}
     if config.is_encoder_decoder:  # the second row has no target
@@ -180,8 +182,7 @@ def load(folder: Path, more: bool = False):
     """A folder's model, all of whose tensors are there, and with `more` perhaps others."""
     architecture = json.loads((folder / "config.json").read_text())["architectures"][0]
     model, report = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-    bare = architecture in ("BertModel", "RobertaModel", "VisionEncoderDecoderModel")
-    allowed = ["pooler.dense."] if bare else []
+    allowed = ["pooler."] if architecture in (*POOLED, "VisionEncoderDecoderModel") else []
     if "Conformer" in architecture:  # what the model never uses, or computes itself
         allowed = ["pos_conv_embed", "num_batches_tracked", "inv_freq"]
     if more:

@@ -28,6 +28,7 @@ OPENING = {
     "convert from-hf": ("from-hf", "{}", "--to", "{}.new"),
     "convert from-peft": ("from-peft", "{}", "--base", "{}", "--to", "{}.new"),
     "convert to-peft": ("to-peft", "{}", "--to", "{}.new"),
+    "embed": ("--checkpoint", "{}", "a text"),
     "evaluate": ("--checkpoint", "{}"),
     "forecast": ("--checkpoint", "{}"),
     "generate": ("--checkpoint", "{}", "a text"),

@@ -149,6 +149,7 @@ LATER = (
     *("train.finetune.lora.dropout", "model.output.mtp"),
     *("model.inputs.", "model.logits_bias", "model.output.divisor", "model.norm.branch_scale", "model.norm.embedding"),
     *("model.layer.causal", "model.towers.audio.layer.causal"),
+    *("model.distinct", "model.embedding.size", "model.head.vector"),
 )
 
 

@@ -15,7 +15,7 @@ from data.task import DataError, RanksResponses, ReadsGiven, Task
 from data.vocabularies.chat_templates import ChatEncoder, Message, has_template
 from data.vocabularies.tokenizers import Tokenizer
 from models.families import ModelConfig
-from models.protocol import Classifies, ContinuesText, HearsWindows, Model
+from models.protocol import Classifies, ContinuesText, Embeds, HearsWindows, Model
 from models.sharding.component import Component
 from models.sharding.layouts import ONE_DEVICE
 from trainers.plan import model_of_shapes
@@ -117,4 +117,6 @@ def taken_by(model: Model, task: Task, vocabulary: Path) -> tuple[str, str]:
         return "generate", "writes texts with it"
     if isinstance(model, Classifies) and model.classes and isinstance(task, ReadsGiven):
         return "classify", "names classes with it"
+    if isinstance(model, Embeds) and model.embeds and isinstance(task, ReadsGiven):
+        return "embed", "gives texts vectors"
     return "evaluate", "scores it"

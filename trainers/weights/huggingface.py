@@ -24,13 +24,17 @@ from models.errors import nearest, shortened, told
 from models.families import FAMILIES, interchange_of
 from models.interchange import Conversion, Entry, Index, Interchange, InterchangeError, Shape, tensors
 from models.interchange.settings import setting
-from trainers.weights import tensor_files
+from trainers.weights import sentences, tensor_files
 from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
-# What makes inputs of sounds and pictures, and the parts of it in a file for several inputs.
-PREPROCESSORS = {"preprocessor_config.json": (), "processor_config.json": ("feature_extractor", "image_processor")}
+# What makes inputs of sounds, pictures and sentences, and the parts of it in a file for several inputs.
+PREPROCESSORS = {
+    "preprocessor_config.json": (),
+    "processor_config.json": ("feature_extractor", "image_processor"),
+    sentences.LIMITS: (),
+}
 PICKLES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
 
@@ -70,7 +74,7 @@ class HuggingFace:
 
     def __init__(self, folder: Path):
         self.folder = folder
-        self.theirs = _json(folder / CONFIG)
+        self.theirs = _json(folder / CONFIG) | sentences.read(folder)
         self._reader = _ConfigReader(folder, self.theirs, interchange_of_type(self.theirs))
         config = self._reader.read()
         for line in self._reader.interchange.differences(self.theirs):
@@ -289,6 +293,8 @@ def write_folder(weights: Any, to: Path, *, max_shard_bytes: int = 5 * 10**9) ->
         for name, settings in interchange.companion_files(weights.config, tokenizer).items():
             own = weights.vocabulary / name if weights.vocabulary else folder / name
             write_json(folder / name, settings | (_json(own) if own.exists() else {}))
+        if vector := interchange.sentence_vector(weights.config):
+            sentences.write(folder, vector, weights.config.model_dim, weights.vocabulary)
     return to
 
 

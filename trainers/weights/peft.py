@@ -117,7 +117,7 @@ def _read(folder: Path, base: Weights) -> dict[str, _Update]:
     config, file = _config(folder), TensorFile(folder / TENSORS)
     _check_settings(config, folder / CONFIG)
     interchange = interchange_for(base.config.family)
-    entries = (entry for entry in interchange.entries(base.config) if entry.parts[0].inputs and not entry.file)
+    entries = (entry for entry in interchange.readable_entries(base.config) if entry.parts[0].inputs and not entry.file)
     places = {name: (e, at) for e in entries for at, name in zip(np.ndindex(e.stacked), e.names(), strict=True)}
     modules = _modules(file)
     most, patterns = max((file.shapes[f"{module}{_A}"][0] for module in modules), default=0), Patterns()

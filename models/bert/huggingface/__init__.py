@@ -7,14 +7,15 @@ is read wherever it is, since fine-tuning starts from it. There is a module for 
 from typing import Any
 
 from models.bert.config import BertConfig
-from models.bert.huggingface import bert, distilbert, modernbert, roberta
+from models.bert.huggingface import albert, bert, distilbert, electra, modernbert, mpnet, roberta
 from models.bert.huggingface.common import EncoderFiles, pooler
 from models.interchange import Entry, Interchange
+from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import without_prefix
-from models.parts.attention.config import Learned, Rotary
+from models.parts.attention.config import Learned, LearnedAndBuckets, Rotary
 from models.parts.heads_config import MaskedLm, SentenceEmbedding
 
-_KINDS = (bert.FILES, roberta.FILES, distilbert.FILES, modernbert.FILES)
+_KINDS = (bert.FILES, roberta.FILES, distilbert.FILES, modernbert.FILES, electra.FILES, albert.FILES, mpnet.FILES)
 _HEADS = tuple(name for kind in _KINDS for name in kind.heads)
 
 
@@ -22,6 +23,10 @@ def _kind(c: BertConfig) -> EncoderFiles:
     """Returns the kind that a model is of, or is nearest to."""
     if isinstance(c.positions, Rotary):
         return modernbert.FILES
+    if isinstance(c.positions, LearnedAndBuckets):
+        return mpnet.FILES
+    if c.distinct or c.embedding.size:
+        return albert.FILES if c.distinct else electra.FILES
     if isinstance(c.positions, Learned) and c.positions.first:
         return roberta.FILES
     return distilbert.FILES if not c.embedding.types and c.norm.order == "post" else bert.FILES
@@ -57,6 +62,18 @@ class _HuggingFace(Interchange[BertConfig]):
         if theirs.startswith(kind.body):
             theirs = f"{kind.prefix}{theirs}"
         return None if theirs.endswith(".position_ids") else theirs
+
+    def sentence_vector(self, c: BertConfig) -> str:
+        return c.head.vector if isinstance(c.head, SentenceEmbedding) else ""
+
+    def data_fields(self, c: BertConfig, preprocessor: Settings) -> dict[str, Any]:
+        """Returns the longest text of an encoder of sentences."""
+        if not isinstance(c.head, SentenceEmbedding):
+            return {}
+        only(preprocessor, do_lower_case=(False,))
+        most = [c.max_positions - getattr(c.positions, "first", 0)] if c.max_positions else []
+        length = setting(preprocessor, "max_seq_length", int, *most)
+        return {"length": min(length, *most)}
 
     def is_head_tensor(self, theirs: str) -> bool:
         return theirs.startswith(_HEADS)

@@ -12,6 +12,7 @@ from models.parts.heads_config import Head, MaskedLm
 
 BODY = ("embeddings.", "encoder.", "pooler.")
 _HEADS: dict[str, Head] = common.HEADS | {"ForPreTraining": MaskedLm(next_sentence=True)}
+LAYERS = "encoder.layer.{layer}"
 LAYER: Names = {
     **attention_names("attention", ("self.query", "self.key", "self.value", "output.dense")),
     "attention.output.LayerNorm": "attention_norm",
@@ -27,9 +28,14 @@ def _read_types(theirs: Settings) -> Fields:
     return {"embedding.types": types}
 
 
-def rows(vocab: int = 30_522) -> tuple[Row, ...]:
+def rows(vocab: int = 30_522, *, types: bool = True) -> tuple[Row, ...]:
     """Returns the settings that BERT and its followers have, without the head's. Dropout is that of hidden states, the only one
-    that we have."""
+    that we have.
+
+    Args:
+      types: whether tokens have types.
+    """
+    of_types = Row(_read_types, lambda c: {"type_vocab_size": c.embedding.types}, {"type_vocab_size": 2})
     return (
         Setting("vocab_size", "vocab", int, vocab),
         Setting("num_hidden_layers", "layers", int, 12),
@@ -37,7 +43,7 @@ def rows(vocab: int = 30_522) -> tuple[Row, ...]:
         Setting("intermediate_size", "feed_forward.hidden_dim", int, 3072),
         head_count("num_attention_heads", "hidden_size", 12),
         Setting("max_position_embeddings", "positions.rows", int, 512),
-        Row(_read_types, lambda c: {"type_vocab_size": c.embedding.types}, {"type_vocab_size": 2}),
+        *([of_types] if types else []),
         Setting("hidden_act", "feed_forward.activation", Activation, "gelu"),
         Setting("layer_norm_eps", "norm.eps", float, 1e-12),
         Setting("hidden_dropout_prob", "dropout", float, 0.1),
@@ -72,7 +78,7 @@ FILES = common.EncoderFiles(
     prefix="bert.",
     body=BODY,
     heads=("cls.", "classifier.", "qa_outputs.", "bert.pooler.", "pooler."),
-    encoder=common.post_norm("bert", "encoder.layer", LAYER),
+    encoder=common.post_norm("bert", LAYERS, LAYER),
     outputs=_outputs,
     copies={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",

@@ -8,7 +8,7 @@ from models.bert.config import BertConfig
 from models.errors import nearest, shortened
 from models.interchange import Entry, InterchangeError
 from models.interchange.layers import Names, layers
-from models.interchange.rows import ModelType, Row, must_be
+from models.interchange.rows import ModelType, Row, must_be, read_activation
 from models.interchange.settings import MULTI_HEAD, Fields, Settings, demand, label_names, only, read_labels, setting
 from models.interchange.tensors import dense, norm, table, vector
 from models.parts.heads_config import Classification, Head, MaskedLm, SentenceEmbedding, Span, Tagging
@@ -23,13 +23,15 @@ HEADS: dict[str, Head] = {
     "ForQuestionAnswering": Span(),
 }
 _PURPOSES = {MaskedLm: "masked tokens", Classification: "sequence classification", Tagging: "tagging", Span: "answers"}
-_FREE = ("labels", "temperature")  # fields of a head that its class does not decide
+_FREE = ("labels", "temperature", "vector")  # fields of a head that its class does not decide
 # Fields of BERT and its followers whose norms stand behind their sub-layers.
 POST_NORM: Fields = MULTI_HEAD | {
     "positions.class": lambda c: "Learned",
     "norm.order": "post",
     "embedding.norm": True,
     "embedding_scale": 1.0,
+    "embedding.size": 0,
+    "distinct": 0,
 }
 
 
@@ -61,15 +63,35 @@ class EncoderFiles:
 # --- settings of heads ---
 
 
-def head_row(target: str, stem: str, heads: Mapping[str, Head]) -> Row:
-    """Returns the row of a head, whose classes' names begin with `stem`."""
-    defaults = {"tie_word_embeddings": True}
-    return Row(lambda theirs: {"head": read_head(theirs, stem, heads)}, lambda c: write_head(c, target, stem, heads), defaults)
+def head_row(target: str, stem: str, heads: Mapping[str, Head], masked_act: str = "") -> Row:
+    """Returns the row of a head, whose classes' names begin with `stem`.
+
+    Args:
+      masked_act: the activation of the head for masked tokens, where it is not the layers'.
+    """
+
+    def read(theirs: Settings) -> Fields:
+        head = read_head(theirs, stem, heads)
+        if masked_act and isinstance(head, MaskedLm) and read_activation(setting(theirs, "hidden_act", str)) != masked_act:
+            raise InterchangeError(
+                f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {stem}ForMaskedLM has {masked_act!r} whatever "
+                "the layers have; here only the same"
+            )
+        return {"head": head}
+
+    def write(c: BertConfig) -> dict[str, Any]:
+        if isinstance(c.head, MaskedLm) and masked_act:
+            demand(c, f"{target} for masked tokens", {"feed_forward.activation": masked_act})
+        return write_head(c, target, stem, heads)
+
+    return Row(read, write, {"tie_word_embeddings": True})
 
 
 def read_head(theirs: Settings, stem: str, heads: Mapping[str, Head]) -> Head:
     """Returns the head of a config.json, whose classes' names begin with `stem`; raises InterchangeError."""
     only(theirs, problem_type=("single_label_classification",))
+    if vector := setting(theirs, "sentence_vector", str, ""):
+        return SentenceEmbedding(vector=vector)
     known = {f"{stem}{suffix}": head for suffix, head in heads.items()}
     name = (setting(theirs, "architectures", list, None) or [f"{stem}Model"])[0]
     if name not in known:
@@ -90,6 +112,8 @@ def write_head(c: BertConfig, target: str, stem: str, heads: Mapping[str, Head])
         return {name: getattr(head, name) for name in names}
 
     alike = {suffix: fields(head) for suffix, head in heads.items() if type(head) is type(c.head)}
+    if not alike:
+        raise InterchangeError(f"no {target} of Hugging Face is like this model: head={type(c.head).__name__}")
     suffix = max(alike, key=lambda suffix: len(alike[suffix].items() & fields(c.head).items()))
     if purpose := _PURPOSES.get(type(c.head)):
         demand(c.head, f"{target} for {purpose}", alike[suffix])
@@ -110,12 +134,13 @@ BIASED_LOGITS = Row(write=_check_biased)  # logits of masked tokens have biases,
 # --- tensors ---
 
 
-def post_norm(stem: str, layer: str, names: Names) -> Entries:
+def post_norm(stem: str, layer: str, names: Names, projection: str = "") -> Entries:
     """Returns what makes the entries of an encoder whose norms stand behind its sub-layers.
 
     Args:
-      stem, layer: the beginnings of names of all tensors, and then of a layer's.
+      stem, layer: the beginnings of names of all tensors, and then of a layer's, with `{layer}` in it.
       names: theirs of a layer's parts (models.interchange.layers).
+      projection: theirs of the projection of embeddings, after `stem`.
     """
     at = f"{stem}.embeddings"
 
@@ -123,22 +148,30 @@ def post_norm(stem: str, layer: str, names: Names) -> Entries:
         tables = {"word": ("", c.vocab), "position": ("position_", c.max_positions), "token_type": ("type_", c.embedding.types)}
         return [
             *(
-                table(f"{at}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.model_dim))
+                table(f"{at}.{theirs}_embeddings.weight", f"{ours}embedding.table", (rows, c.embedding_dim))
                 for theirs, (ours, rows) in tables.items()
                 if rows
             ),
-            *norm(f"{at}.LayerNorm", "embedding_norm", c.model_dim),
-            *layers(c, "encoder", f"{stem}.{layer}.{{layer}}.", names, layers=c.layers),
+            *norm(f"{at}.LayerNorm", "embedding_norm", c.embedding_dim),
+            *(dense(f"{stem}.{projection}", "projection", (c.embedding_dim, c.model_dim)) if projects(c) else []),
+            *layers(c, "encoder", f"{stem}.{layer}.", names, layers=c.stacked),
         ]
 
     return entries
 
 
+def projects(c: BertConfig) -> bool:
+    """Returns whether embeddings are projected to the model's size."""
+    return c.embedding_dim != c.model_dim
+
+
 def transform(c: BertConfig, projection: str, norm_: str) -> list[Entry]:
-    """Returns the entries of a head's transform, whose biases are where feed-forward layers and norms have some."""
+    """Returns the entries of a head's transform, whose biases are where feed-forward layers and norms have some; it has no norm
+    where `norm_` is ""."""
     bias = "head.transform_bias" if c.feed_forward.bias else ""
-    shape = (c.model_dim, c.model_dim)
-    return [*dense(projection, "head.transform", shape, bias=bias), *norm(norm_, "head.norm", c.model_dim, bias=c.norm.bias)]
+    size = c.embedding_dim if isinstance(c.head, MaskedLm) else c.model_dim
+    normed = norm(norm_, "head.norm", size, bias=c.norm.bias) if norm_ else []
+    return [*dense(projection, "head.transform", (c.model_dim, size), bias=bias), *normed]
 
 
 def pooler(c: BertConfig, theirs: str) -> list[Entry]:

@@ -55,7 +55,7 @@ FILES = common.EncoderFiles(
     prefix="distilbert.",
     body=("embeddings.", "transformer."),
     heads=("vocab_transform.", "vocab_layer_norm.", "vocab_projector.", "pre_classifier.", "classifier.", "qa_outputs."),
-    encoder=common.post_norm("distilbert", "transformer.layer", _LAYER),
+    encoder=common.post_norm("distilbert", "transformer.layer.{layer}", _LAYER),
     outputs=common.outputs("vocab_transform", "vocab_layer_norm", "vocab_projector.bias", "pre_classifier"),
     copies={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
 )

@@ -3,14 +3,11 @@
 The first token has the row of positions after that of padding, whose number is padding's id. Tokens have one type.
 """
 
-from typing import Any
-
 from models.bert.config import BertConfig
 from models.bert.huggingface import bert, common
 from models.interchange import InterchangeError
-from models.interchange.rows import ModelType, Row, read_activation
-from models.interchange.settings import Fields, Settings, demand, setting
-from models.parts.heads_config import MaskedLm
+from models.interchange.rows import ModelType, Row
+from models.interchange.settings import Fields, Settings, setting
 
 
 def _read_padding(theirs: Settings) -> Fields:
@@ -23,20 +20,6 @@ def _read_padding(theirs: Settings) -> Fields:
 def _model_type(stem: str, vocab: int) -> ModelType:
     """Returns the settings of a class whose name begins with `stem`."""
 
-    def read_head(theirs: Settings) -> Fields:
-        head = common.read_head(theirs, stem, common.HEADS)
-        if isinstance(head, MaskedLm) and read_activation(setting(theirs, "hidden_act", str)) != "gelu":
-            raise InterchangeError(
-                f"config.json: hidden_act={theirs['hidden_act']!r}: the head of {stem}ForMaskedLM has 'gelu' whatever the "
-                "layers have; here only the same"
-            )
-        return {"head": head}
-
-    def write_head(c: BertConfig) -> dict[str, Any]:
-        if isinstance(c.head, MaskedLm):
-            demand(c, "RoBERTa for masked tokens", {"feed_forward.activation": "gelu"})
-        return common.write_head(c, "RoBERTa", stem, common.HEADS)
-
     return ModelType(
         config=BertConfig,
         name="RoBERTa",
@@ -44,7 +27,7 @@ def _model_type(stem: str, vocab: int) -> ModelType:
         rows=(
             Row(_read_padding, lambda c: {"pad_token_id": c.positions.first - 1}, {"pad_token_id": 1}),
             *bert.rows(vocab),
-            Row(read_head, write_head, {"tie_word_embeddings": True}),
+            common.head_row("RoBERTa", stem, common.HEADS, masked_act="gelu"),
         ),
     )
 
@@ -54,7 +37,7 @@ FILES = common.EncoderFiles(
     prefix="roberta.",
     body=bert.BODY,
     heads=("lm_head.", "classifier.", "qa_outputs.", "roberta.pooler."),
-    encoder=common.post_norm("roberta", "encoder.layer", bert.LAYER),
+    encoder=common.post_norm("roberta", bert.LAYERS, bert.LAYER),
     outputs=common.outputs(
         "lm_head.dense", "lm_head.layer_norm", "lm_head.bias", "classifier.dense", labels="classifier.out_proj"
     ),

@@ -244,6 +244,19 @@ class GatedBuckets(RelativeBuckets):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LearnedAndBuckets(Learned):
+    """A learned table of positions and, besides, one of `RelativeBuckets` that all layers share (MPNet, arXiv 2004.09297).
+
+    Attributes:
+      buckets: number of buckets.
+      max_distance: from this distance on all positions are in the last bucket.
+    """
+
+    buckets: int = 32
+    max_distance: int = 128
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sinusoidal:
     """Sines and cosines of positions, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 

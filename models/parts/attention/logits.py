@@ -66,7 +66,7 @@ def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp
 
 
 def relative_biases(table: jax.Array, mask: AttentionMask, max_distance: int) -> jax.Array:
-    """Returns the biases of pairs of queries and keys, which are like logits [B, N, L, S] but for dimensions that are 1 or missing.
+    """Returns the biases of pairs of queries and keys, like logits [B, N, L, S] but for dimensions that are 1 or missing.
 
     Args:
       table: a bias for each of K buckets of relative positions up to `max_distance` [N, K]; if that is 0, the slopes [N, 1] of a

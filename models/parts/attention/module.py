@@ -42,7 +42,7 @@ class Attention(nnx.Module):
         assert isinstance(a, GroupedQuery)
         self.scope, self.cap, self.qk_norm_over_all = scope, a.logit_cap, a.qk_norm is not None and a.qk_norm.over == "all"
         # Distances are the layer's own or of a table that layers share.
-        self.max_distance = c.positions.max_distance if isinstance(c.positions, RelativeBuckets) else 0
+        self.max_distance: int = getattr(c.positions, "max_distance", 0)
         self.slopes = c.positions.slopes(a.heads) if isinstance(c.positions, Alibi) else None
         self.scale = (a.scale_dim or a.head_dim) ** -0.5
         self.key_shards = ring.num_shards(scope)

@@ -80,6 +80,7 @@ def test_the_form_is_that_of_the_task_or_the_template(chatml, rated, tmp_path):
         "bert.quickstart": "evaluate scores it",
         "bert.minilm_brown_genres": "classify names classes with it",
         "vit.quickstart": "classify names classes with it",
+        "bert.minilm_l6": "embed gives texts vectors",
         "t5.debian_sections_5k": "generate writes texts with it",
         "metnet2.quickstart": "evaluate scores it",
     }.items():

@@ -62,7 +62,7 @@ def test_what_was_read_is_written_again(name, tmp_path):
     want, changed = (load_file(folder / "model.safetensors") for folder in (FIXTURES / name, tmp_path / "out"))
     interchange = huggingface.interchange_for(source.config.family)
     want = {k: v for k, v in want.items() if interchange.canonical_name(source.config, k)}
-    if name in ("bert", "roberta", "xlm_roberta"):
+    if name in ("bert", "roberta", "xlm_roberta", "albert", "mpnet"):
         want = {k: v for k, v in want.items() if not k.startswith("pooler.")}
     assert changed.keys() == want.keys()
     for key, tensor in want.items():

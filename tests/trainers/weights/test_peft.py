@@ -135,6 +135,9 @@ def test_pieces_are_those_of_the_whole():
         ("wavlm", Lora(rank=2, alpha=4.0, targets=("all-linear",))),
         ("wav2vec2_bert", Lora(rank=2, alpha=4.0, targets=("linear_q", "linear_v"))),
         ("trocr", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
+        ("electra_discriminator", Lora(rank=2, alpha=4.0, targets=("query", "value", "output.dense"))),
+        ("albert", Lora(rank=2, alpha=4.0, targets=("attention.query", "ffn_output"))),
+        ("mpnet_masked_lm", Lora(rank=2, alpha=4.0, targets=("attn.q", "attn.v", "intermediate.dense"))),
     ],
 )
 def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
