@@ -8,7 +8,7 @@ from models.parts.moe.config import MoeConfig
 from models.parts.numbers import check_epsilon, check_finite, check_literals
 
 Order = Literal["pre", "post", "parallel", "sandwich", "reordered"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "silu"]
 
 
 def check_dropout(rate: float) -> None:
@@ -42,14 +42,18 @@ class NormConfig:
         BERT's; "parallel" x + attention(norm(x)) + ffn(norm(x)) (PaLM, section 2); "sandwich" x + norm(f(norm(x))) (Gemma 2,
         arXiv 2408.00118, section 2); "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post"
         have a norm at the end.
+      layer_scale: what a learned factor of each dimension of a sub-layer's output is at first, before the output is added (CaiT,
+        arXiv 2103.17239, section 2: 0.1 to 1e-6, by depth; DINOv2: 1e-5 or 1); 0 has none.
     """
 
     kind: NormKind = "rms"
     bias: bool = False
     eps: float = 1e-6
     order: Order = "pre"
+    layer_scale: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check_literals(self)
         check_epsilon(self.eps, "eps")
 

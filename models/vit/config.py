@@ -19,6 +19,8 @@ class Patches:
       channels: of a pixel.
       size: pixels of a patch's side.
       bias: of the patches' projection.
+      norm: a norm of what the first layer reads (CLIP, arXiv 2103.00020).
+      cut: pixels beyond the last whole patch of a side are not read (SigLIP: 384 in patches of 14); otherwise there are none.
     """
 
     height: int = 224
@@ -26,10 +28,13 @@ class Patches:
     channels: int = 3
     size: int = 16
     bias: bool = True
+    norm: bool = False
+    cut: bool = False
 
     def __post_init__(self) -> None:
         for name in ("height", "width"):
-            if (pixels := getattr(self, name)) % self.size or not pixels:
+            pixels = getattr(self, name)
+            if pixels < self.size if self.cut else pixels % self.size or not pixels:
                 raise ValueError(
                     f"{name}={pixels}: patches of {self.size} pixels do not divide it; nearest are {multiples(pixels, self.size)}"
                 )
@@ -45,6 +50,30 @@ class TokenPooling:
     """
 
     positioned: bool = True
+
+    tokens: ClassVar[int] = 1  # beside those of patches
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistilledPooling(TokenPooling):
+    """The class token's vector, of a model with a second token behind it, a teacher's (DeiT, arXiv 2012.12877, section 4).
+
+    Attributes:
+      head: the second token's vector has a head of its own, and outputs are the mean of both heads'; otherwise it is not read.
+    """
+
+    head: bool = False
+
+    tokens: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not self.positioned:
+            raise ValueError("positioned=False: two tokens have places of their own; nearest is True")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TokenAndMeanPooling(TokenPooling):
+    """The class token's vector, and beside it the mean of the patches' (DINOv2, arXiv 2304.07193): the head reads both."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -97,7 +126,7 @@ class VitConfig(StackConfig):
     patches: Patches = Patches()
     positions: LearnedPatches | Rotary | Sinusoidal | None = LearnedPatches()
     norm: NormConfig = NormConfig(kind="layer", bias=True)
-    pooling: TokenPooling | MeanPooling | MapPooling = TokenPooling()
+    pooling: TokenPooling | DistilledPooling | TokenAndMeanPooling | MeanPooling | MapPooling = TokenPooling()
     head: Classifier = Classifier()
 
     def __post_init__(self) -> None:
@@ -107,6 +136,8 @@ class VitConfig(StackConfig):
             self.moe.refuse_leading()
         if self.norm.order == "post":
             raise ValueError("norm.order='post': there is no such ViT here; nearest is 'pre'")
+        if self.head.pooler and self.pooled_dim != self.model_dim:
+            raise ValueError("head.pooler=True: a pooler reads the class token alone; nearest is False")
         if not isinstance(self.positions, LearnedPatches) and isinstance(self.pooling, TokenPooling) and self.pooling.positioned:
             kind = type(self.positions).__name__
             raise ValueError(f"pooling.positioned=True: positions={kind} have no table; nearest is False")
@@ -137,8 +168,18 @@ class VitConfig(StackConfig):
 
     @property
     def length(self) -> int:
-        """Positions of a picture: its patches, and the class token where there is one."""
-        return self.grid[0] * self.grid[1] + isinstance(self.pooling, TokenPooling)
+        """Positions of a picture: its patches, and the tokens before them."""
+        return self.grid[0] * self.grid[1] + self.tokens
+
+    @property
+    def tokens(self) -> int:
+        """Tokens before the patches: a class token where there is one, and a teacher's."""
+        return self.pooling.tokens if isinstance(self.pooling, TokenPooling) else 0
+
+    @property
+    def pooled_dim(self) -> int:
+        """Numbers of a picture's vector, which the head reads."""
+        return self.model_dim * (2 if isinstance(self.pooling, TokenAndMeanPooling) else 1)
 
     @property
     def places(self) -> int:
@@ -150,7 +191,7 @@ class VitConfig(StackConfig):
 
     def tiny(self) -> "VitConfig":
         """The same model, small enough for a test and divisible by the meshes of eight devices."""
-        length = 16 + isinstance(self.pooling, TokenPooling)
+        length = 16 + self.tokens
         small = {"patches.height": 16, "patches.width": 16, "patches.size": 4, "head.classes": self.head.classes and 8}
         small |= {"attention.heads": 4, "attention.head_dim": 8, "attention.kv_heads": 0, "feed_forward.hidden_dim": 32}
         sizes = dict(layers=4, model_dim=16, dropout=0.1, moe=self.moe and self.moe.shrunk(8 * length))

@@ -69,8 +69,7 @@ def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
     """How far their outputs are from ours, for models of the same configs with weights of ours; in shards, too."""
     sources, inputs = {}, {}
     for seed, name in enumerate(names):
-        config = huggingface.HuggingFace(made / name).config
-        config = dataclasses.replace(config, layers=2 * config.layers)
+        config = ours.deeper(huggingface.HuggingFace(made / name).config)
         sources[name] = weights.Arrays(config, ours.fresh(config, seed))
         huggingface.write_folder(sources[name], to / name, max_shard_bytes=(10**9, 30_000)[seed % 2])
         expected = load_file(made / name / "expected.safetensors")

@@ -1,6 +1,8 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
+theirs.py kind CLASS                   the model_type of a class
+theirs.py drawn TO MODELS              the same as `make` of classes and settings in a JSON file, by name
 theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py edited FOLDER...             the same of folders that may not be read, of which nothing is written then
@@ -24,11 +26,12 @@ from pathlib import Path
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
+from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS, Case  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
 BARE = ("BertModel", "RobertaModel", "XLMRobertaModel", "DistilBertModel", "ModernBertModel")  # of which vectors are compared too
+PICTURES = ("logits", "last_hidden_state", "pooler_output")  # what is compared of a model of pictures
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -36,6 +39,8 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     """Rows of unequal length, with token types where the model has them. An encoder-decoder's third row has its padding in front,
     and that of an encoder with `left`."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
+    if hasattr(config, "vision_config"):
+        return pictures_and_texts(config, rng)
     picture = getattr(config, "encoder", config)
     if hasattr(picture, "patch_size"):
         shape = 2, picture.image_size, picture.image_size, picture.num_channels
@@ -64,6 +69,19 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     return arrays
 
 
+def pictures_and_texts(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Three pictures and texts, which end; SigLIP's rows are as long as its table, CLIP's third has its padding in front."""
+    vision, text = config.vision_config, config.text_config
+    shape = 3, vision.image_size, vision.image_size, vision.num_channels
+    length = text.max_position_embeddings
+    mask = (np.arange(length) < np.array([[length], [max(2, length - 4)], [max(1, length - 7)]])).astype(np.int32)
+    tokens = np.where(mask > 0, rng.integers(4, text.vocab_size, mask.shape), text.pad_token_id).astype(np.int32)
+    tokens[np.arange(3), mask.sum(axis=1) - 1] = text.eos_token_id
+    if config.model_type == "clip":
+        tokens[2], mask[2] = (np.roll(row[2], length - mask[2].sum()) for row in (tokens, mask))
+    return {"images": rng.normal(size=shape).astype(np.float32), "tokens": tokens, "mask": mask}
+
+
 def randomize(model, rng: np.random.Generator) -> None:
     """Weights of a size that makes every one of them matter; biases and norms too, which start as zeros and ones."""
     computed = {name for name, module in model.named_modules() if "Sinusoidal" in type(module).__name__}
@@ -73,7 +91,7 @@ def randomize(model, rng: np.random.Generator) -> None:
                 continue
             draw = rng.normal(size=p.shape) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3)
             is_norm = p.ndim == 1 and name.endswith("weight")
-            p.copy_(torch.from_numpy(draw + is_norm))
+            p.copy_(torch.from_numpy(np.asarray(draw + is_norm)))
         for name, kept in sorted(model.named_buffers()):
             if name.endswith(("running_mean", "running_var", "e_score_correction_bias", "final_logits_bias")):
                 kept.copy_(torch.from_numpy(rng.uniform(0.5, 2, size=kept.shape)))
@@ -85,9 +103,12 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         pictures = torch.from_numpy(given["images"]).permute(0, 3, 1, 2)
         if "targets" in given:
             return written(model, {"pixel_values": pictures}, torch.from_numpy(given["targets"]).long())
+        if "tokens" in given:
+            return compared(model, pictures, torch.from_numpy(given["tokens"]).long(), torch.from_numpy(given["mask"]).long())
         with torch.no_grad():
             out = model(pixel_values=pictures)
-        return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if isinstance(v, torch.Tensor)}
+        # Of a DeiT with a teacher's head their mean is enough.
+        return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if k in PICTURES}
     if "samples" in given:
         with torch.no_grad():
             out = model(input_values=torch.from_numpy(given["samples"]))
@@ -112,6 +133,17 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     if type(model).__name__ in BARE:
         arrays["embedding"] = unit(arrays["last_hidden_state"], given["mask"])
     return {k: np.ascontiguousarray(v) for k, v in arrays.items()}
+
+
+def compared(model, pictures: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, np.ndarray]:
+    """Vectors and logits of pictures and texts, and the loss of all pairs. SigLIP sees padding as it sees words."""
+    more = {}
+    if model.config.model_type == "clip":  # a text's positions count from its first token
+        more = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    with torch.no_grad():
+        out = model(pixel_values=pictures, input_ids=tokens, return_loss=True, **more)
+    names = ("logits_per_image", "image_embeds", "text_embeds", "loss")
+    return {name: np.ascontiguousarray(out[name].numpy()) for name in names}
 
 
 def written(model, source: dict[str, torch.Tensor], targets: torch.Tensor) -> dict[str, np.ndarray]:
@@ -181,9 +213,11 @@ def prepared(model):
 
 
 def make(to: Path, names: list[str]) -> None:
-    for name, case in CASES.items():
-        if case.version != VERSION or name not in (names or CASES):
-            continue
+    make_all(to, {name: case for name, case in CASES.items() if case.version == VERSION and name in (names or CASES)})
+
+
+def make_all(to: Path, cases: dict[str, Case]) -> None:
+    for name, case in cases.items():
         rng = np.random.default_rng(list(name.encode()))
         model_class = getattr(transformers, case.architecture)
         model = prepared(model_class(model_class.config_class(**case.settings)))
@@ -401,6 +435,10 @@ if __name__ == "__main__":
     match sys.argv[1:]:
         case ["make", to, *names]:
             make(Path(to), names)
+        case ["kind", name]:
+            print(json.dumps(getattr(transformers, name).config_class.model_type))
+        case ["drawn", to, models]:
+            make_all(Path(to), {name: Case(*model) for name, model in json.loads(Path(models).read_text()).items()})
         case ["defaults", to, *types]:
             defaults(Path(to), types)
         case ["run", *folders]:
