@@ -118,7 +118,8 @@ def quickstart() -> Experiment:
     e = emoji()
     size = {"patches.height": 64, "patches.width": 64, "dropout": 0.1}
     model = clip(changed(vit(4, 256, 1024, 4, 8), size), 4, 256, 4, 128)
-    model = changed(model, {"text.vocab": 4096, "text.positions.rows": 48, "text.dropout": 0.1})
+    words = {"vocab": 4096, "positions.rows": 48, "dropout": 0.1, "pooling.end_id": 2}  # data/multimodal/vocabulary.py
+    model = changed(model, {f"text.{path}": value for path, value in words.items()})
     return replace(
         e,
         model=model,

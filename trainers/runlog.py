@@ -59,6 +59,8 @@ _LATER = frozenset(
         "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
+        *(f"model.{at}norm.layer_scale: 0.0" for at in ("", "towers.vision.", "towers.audio.")),
+        *(f"model.{at}patches.{name}: false" for at in ("", "towers.vision.") for name in ("norm", "cut")),
     )
 )
 

@@ -13,7 +13,16 @@ from models.vit.config import VitConfig
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EndPooling:
-    """The vector of a text's last token, which ends it (CLIP, section 2.4). Nothing sees what is behind it."""
+    """The vector of the token that ends a text (CLIP, section 2.4), the first of them; of its last token where it has none.
+
+    Attributes:
+      end_id: that token.
+    """
+
+    end_id: int = 49_407
+
+    def __post_init__(self) -> None:
+        check_least(self, 0, "end_id")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,13 +65,16 @@ class TextTower(BlockConfig):
             raise ValueError(f"positions.first={self.positions.first}: a text begins with the table's first row; nearest is 0")
         if self.norm.order == "post":
             raise ValueError("norm.order='post': there is no such text tower here; nearest is 'pre'")
-        if isinstance(self.pooling, FilledPooling) and self.pooling.pad_id >= self.vocab:
-            raise ValueError(f"pooling.pad_id={self.pooling.pad_id}: must be below vocab={self.vocab}")
+        (name,) = vars(self.pooling)
+        if (token := vars(self.pooling)[name]) >= self.vocab:
+            raise ValueError(f"pooling.{name}={token}: must be below vocab={self.vocab}; nearest is {self.vocab - 1}")
 
     def tiny(self) -> "TextTower":
         """The same tower, small enough for a test and divisible by the meshes of eight devices."""
         small = {"attention.heads": 4, "attention.head_dim": 4, "attention.kv_heads": 0, "feed_forward.hidden_dim": 32}
-        return changed(self, small | dict(vocab=64, layers=4, model_dim=16, dropout=0.1) | {"positions.rows": 16})
+        pooling = type(self.pooling)(**{name: min(token, 63) for name, token in vars(self.pooling).items()})
+        small |= {"pooling": pooling, "positions.rows": 16}
+        return changed(self, small | dict(vocab=64, layers=4, model_dim=16, dropout=0.1))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

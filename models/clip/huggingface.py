@@ -9,7 +9,7 @@ from models.clip.config import ClipConfig, EndPooling, FilledPooling, SigmoidLos
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, layers
 from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, constant, head_count
-from models.interchange.settings import MULTI_HEAD, Fields, Settings, setting
+from models.interchange.settings import MULTI_HEAD, Fields, Settings, setting, value_at
 from models.interchange.tensors import dense, fused, norm, table, vector
 from models.parts.attention.config import LearnedPatches
 from models.vit.config import MapPooling, TokenPooling, VitConfig
@@ -83,7 +83,28 @@ def _text(name: str, fields: Fields, sizes: tuple[Row, ...], vocab: int, positio
 
 _CLIP_VISION = _vision("CLIP", TokenPooling(), 32, "quick_gelu", 1e-5)
 _SIGLIP_VISION = _vision("SigLIP", MapPooling(), 16, "gelu_pytorch_tanh", 1e-6, allowed("vision_use_head", True))
-_CLIP_TEXT = _text("CLIP", {"causal": True, "pooling": EndPooling()}, _tower(512, 2048, 8, "quick_gelu", 1e-5), 49_408, 77)
+_OLD_END = 2  # stands in old folders for the highest token of a text
+
+
+def _read_end(theirs: Settings) -> Fields:
+    vocab, end = setting(theirs, "vocab_size", int, 49_408), setting(theirs, "eos_token_id", int, 49_407)
+    return {"pooling": EndPooling(end_id=vocab - 1 if end == _OLD_END else end)}
+
+
+def _write_end(c: TextTower) -> dict[str, Any]:
+    if (end := value_at(c, "pooling.end_id")) == _OLD_END:
+        raise InterchangeError(f"no CLIP of Hugging Face ends its texts with token {end}: text.pooling.end_id; nearest is 3")
+    return {"eos_token_id": end}
+
+
+_CLIP_TEXT = _text(
+    "CLIP",
+    {"causal": True, "pooling.class": lambda c: "EndPooling"},
+    _tower(512, 2048, 8, "quick_gelu", 1e-5),
+    49_408,
+    77,
+    Row(_read_end, _write_end),
+)
 _SIGLIP_TEXT = _text(
     "SigLIP",
     {"causal": False, "pooling.class": lambda c: "FilledPooling"},

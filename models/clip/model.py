@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.clip.config import ClipConfig, FilledPooling, SigmoidLoss, SoftmaxLoss, TextTower
+from models.clip.config import ClipConfig, EndPooling, FilledPooling, SigmoidLoss, SoftmaxLoss, TextTower
 from models.errors import UserError
 from models.parts import transformer
 from models.parts.attention.mask import AttentionMask
@@ -143,9 +143,12 @@ class TextEncoder(nnx.Module):
         segments_XR = real_XR.astype(jnp.int32)
         g = transformer.attention_inputs(c, places_1R, AttentionMask.for_rows(segments_XR, segments_XR, causal=c.causal))
         x_XRM, _ = transformer.run(self.encoder, x_XRM, g, layers.for_layers(c.layers))
-        last_X = jnp.maximum(jnp.max(jnp.where(real_XR, places_1R, 0), axis=1), 0)
+        at_X = jnp.max(jnp.where(real_XR, places_1R, 0), axis=1)
+        if isinstance(c.pooling, EndPooling):
+            ends_XR = real_XR & (ids_XR == c.pooling.end_id)
+            at_X = jnp.where(jnp.any(ends_XR, axis=1), jnp.argmax(ends_XR, axis=1), at_X)
         x_XRM = self.scope.shard(self.final_norm(x_XRM), "batch", None, "act_embed")
-        return jnp.take_along_axis(x_XRM, last_X[:, None, None], axis=1)[:, 0]
+        return jnp.take_along_axis(x_XRM, at_X[:, None, None], axis=1)[:, 0]
 
 
 def texts_of_slots(batch: Batch, longest: int) -> tuple[jax.Array, jax.Array]:

@@ -163,7 +163,7 @@ def test_the_sigmoid_is_of_all_pairs_that_count(float64):
     [
         ({"dim": 7}, "dim=7: without a projection of pictures it is that of theirs, 18"),
         ({"vision.head.classes": 3}, "vision.head.classes=3: a tower names no classes; nearest is 0"),
-        ({"text.pooling": FilledPooling(pad_id=47)}, "pooling.pad_id=47: must be below vocab=47"),
+        ({"text.pooling": FilledPooling(pad_id=47)}, "pooling.pad_id=47: must be below vocab=47; nearest is 46"),
         ({"text.positions.first": 2}, "positions.first=2: a text begins with the table's first row; nearest is 0"),
         ({"text.norm.order": "post"}, "norm.order='post': there is no such text tower here; nearest is 'pre'"),
         ({"loss.scale": 0.0}, "scale=0.0: must be above 0; SigLIP's is 10"),
@@ -225,6 +225,14 @@ def test_a_folder_of_another_model_is_refused(name, settings, error, tmp_path):
 
 def test_what_none_of_them_has_is_not_written():
     """A CLIP whose image tower has no norm before its layers is of no class."""
-    config = changed(HuggingFace(FIXTURES / "clip").config, {"vision.patches.norm": False})
+    config = HuggingFace(FIXTURES / "clip").config
     with pytest.raises(InterchangeError, match=r"no CLIP's image tower of Hugging Face is like this model: patches\.norm=False"):
-        INTERCHANGE.write_config(config)
+        INTERCHANGE.write_config(changed(config, {"vision.patches.norm": False}))
+    with pytest.raises(InterchangeError, match=r"ends its texts with token 2: text\.pooling\.end_id; nearest is 3"):
+        INTERCHANGE.write_config(changed(config, {"text.pooling.end_id": 2}))
+
+
+def test_old_folders_end_their_texts_with_the_highest_token():
+    """Their `eos_token_id` is 2, whatever their vocabulary has."""
+    old = INTERCHANGE.read_config({"model_type": "clip", "text_config": {"eos_token_id": 2}})
+    assert old == registry.load("clip.b32").model

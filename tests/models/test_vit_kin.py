@@ -98,7 +98,8 @@ def test_layers_scaled_by_nothing_leave_their_input():
     assert len(scales) == 2
 
     def features(c: VitConfig, arrays: dict[str, Any]) -> jax.Array:
-        return with_params(ours.abstract(c), jax.tree.map(jnp.asarray, arrays)).features(images)
+        model = with_params(ours.abstract(c), jax.tree.map(jnp.asarray, arrays))
+        return jax.jit(lambda m: m.features(images))(model)
 
     embedded = model.final_norm(model.embed(images, Context.evaluation()))
     assert_allclose(features(config, params | {n: 0 * params[n] for n in scales}), embedded, rtol=1e-5, atol=1e-6)

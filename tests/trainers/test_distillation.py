@@ -147,7 +147,9 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
 LATER = (
     *("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows"),
     *("train.finetune.lora.dropout", "model.output.mtp"),
-    *("model.inputs.", "model.logits_bias"),
+    *("model.inputs.", "model.logits_bias", "model.norm.layer_scale", "model.patches.norm", "model.patches.cut"),
+    *(f"model.towers.{name}" for name in ("vision.norm.layer_scale", "vision.patches.norm", "vision.patches.cut")),
+    "model.towers.audio.norm.layer_scale",
 )
 
 
