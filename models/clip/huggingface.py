@@ -6,6 +6,7 @@ The image tower is written and read as a ViT's parts, under their names of them;
 from typing import Any
 
 from models.clip.config import ClipConfig, EndPooling, FilledPooling, SigmoidLoss, SoftmaxLoss, TextTower
+from models.errors import shortened
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, layers
 from models.interchange.rows import Activation, ModelType, Row, Setting, allowed, constant, head_count
@@ -182,6 +183,13 @@ class _HuggingFace(Interchange[ClipConfig]):
     def untied(self, theirs: Settings) -> dict[str, Any]:
         """Returns no settings: there is no copy."""
         return {}
+
+    def data_fields(self, c: ClipConfig, preprocessor: Settings) -> dict[str, Any]:
+        """Raises InterchangeError: pictures with texts are read with other means than CLIP's, and not by cubes."""
+        kind = shortened(repr(preprocessor.get("image_processor_type", preprocessor.get("feature_extractor_type"))))
+        raise InterchangeError(
+            f"image_processor_type={kind}: pictures with texts are not read so here; nearest is to start from it"
+        )
 
     def canonical_name(self, c: ClipConfig, theirs: str) -> str | None:
         return None if theirs.endswith(".position_ids") else theirs

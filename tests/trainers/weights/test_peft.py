@@ -122,6 +122,8 @@ def test_pieces_are_those_of_the_whole():
         ("gpt2", Lora(rank=2, alpha=6.0, targets=("c_attn", "wo"))),
         ("gpt2", Lora(rank=3, alpha=3.0, targets=("q", "v"))),
         ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
+        ("dinov2", Lora(rank=2, alpha=4.0, targets=("query", "wi"))),
+        ("clip", Lora(rank=2, alpha=4.0, targets=("q_proj", "fc2"))),
     ],
 )
 def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
