@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.attention.config import Latent, LayerVariant, LongRope, RelativeBuckets, Rotary
+from models.parts.attention.config import Latent, LayerVariant, LongRope, RelativeBuckets, RelativePatches, Rotary
 from models.parts.attention.latent import LatentAttention
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
@@ -304,8 +304,8 @@ def _layer_scale(c: BlockConfig, scope: Component) -> nnx.Param | None:
 def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False) -> Attention | LatentAttention:
     if isinstance(c.attention, Latent):
         return LatentAttention(c.attention, c.model_dim, key, scope, init_scale=c.init_scale)
-    own = c.positions if isinstance(c.positions, RelativeBuckets) and not c.positions.shared and not of_source else None
-    return Attention(c, key, scope, buckets=own)
+    own = isinstance(c.positions, RelativePatches) or (isinstance(c.positions, RelativeBuckets) and not c.positions.shared)
+    return Attention(c, key, scope, buckets=c.positions if own and not of_source else None)
 
 
 def run(

@@ -4,7 +4,7 @@ import dataclasses
 from typing import ClassVar, Literal
 
 from models.errors import multiples
-from models.parts.attention.config import LearnedPatches, Rotary, Sinusoidal
+from models.parts.attention.config import LearnedPatches, RelativePatches, Rotary, Sinusoidal
 from models.parts.nested import changed
 from models.parts.numbers import check_finite
 from models.parts.transformer_config import NormConfig, StackConfig
@@ -77,6 +77,14 @@ class TokenAndMeanPooling(TokenPooling):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class NormedMeanPooling(TokenPooling):
+    """The mean of the patches' vectors, which has the norm that the last layer's vectors have otherwise (BEiT). A class token is
+    beside the patches, and is not read."""
+
+    positioned: bool = False
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class MeanPooling:
     """The mean of the last layer's vectors."""
 
@@ -85,6 +93,9 @@ class MeanPooling:
 class MapPooling:
     """Attention to all of the last layer's vectors from one learned query, followed by a feed-forward layer (Set Transformer;
     Scaling ViT, arXiv 2106.04560, section 3.2)."""
+
+
+Pooling = TokenPooling | DistilledPooling | TokenAndMeanPooling | NormedMeanPooling | MeanPooling | MapPooling
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -115,7 +126,7 @@ class VitConfig(StackConfig):
 
     `positions` are those of rows and columns: `LearnedPatches` is a table with a vector for each patch, `Sinusoidal` has sines of
     the column in one half and of the row in the other (MoCo v3, arXiv 2104.02057), `Rotary` turns the halves of each head
-    likewise.
+    likewise, `RelativePatches` are biases of attention for offsets in the plane (BEiT).
 
     Attributes:
       pooling: the vector of a picture: that of a token of its own, the mean of all patches, or by attention.
@@ -124,9 +135,9 @@ class VitConfig(StackConfig):
     family: ClassVar[str] = "vit"
 
     patches: Patches = Patches()
-    positions: LearnedPatches | Rotary | Sinusoidal | None = LearnedPatches()
+    positions: LearnedPatches | RelativePatches | Rotary | Sinusoidal | None = LearnedPatches()
     norm: NormConfig = NormConfig(kind="layer", bias=True)
-    pooling: TokenPooling | DistilledPooling | TokenAndMeanPooling | MeanPooling | MapPooling = TokenPooling()
+    pooling: Pooling = TokenPooling()
     head: Classifier = Classifier()
 
     def __post_init__(self) -> None:
@@ -141,6 +152,13 @@ class VitConfig(StackConfig):
         if not isinstance(self.positions, LearnedPatches) and isinstance(self.pooling, TokenPooling) and self.pooling.positioned:
             kind = type(self.positions).__name__
             raise ValueError(f"pooling.positioned=True: positions={kind} have no table; nearest is False")
+        if isinstance(self.positions, RelativePatches):
+            ours = dataclasses.astuple(self.positions)
+            if ours != self.grid:
+                raise ValueError(f"positions.rows, positions.columns={ours}: must be those of the patches, {self.grid}")
+            if self.tokens != 1:
+                kind = type(self.pooling).__name__
+                raise ValueError(f"pooling={kind}: positions=RelativePatches have one token; nearest is NormedMeanPooling")
         if isinstance(self.positions, (Rotary, Sinusoidal)):
             of_heads = isinstance(self.positions, Rotary)
             name, size = ("attention.rotary_dim", self.attention.rotary_dim) if of_heads else ("model_dim", self.model_dim)
@@ -194,6 +212,7 @@ class VitConfig(StackConfig):
         length = 16 + self.tokens
         small = {"patches.height": 16, "patches.width": 16, "patches.size": 4, "head.classes": self.head.classes and 8}
         small |= {"attention.heads": 4, "attention.head_dim": 8, "attention.kv_heads": 0, "feed_forward.hidden_dim": 32}
+        small |= {"positions": RelativePatches(rows=4, columns=4)} if isinstance(self.positions, RelativePatches) else {}
         sizes = dict(layers=4, model_dim=16, dropout=0.1, moe=self.moe and self.moe.shrunk(8 * length))
         return changed(self, small | sizes)
 

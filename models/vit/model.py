@@ -21,12 +21,12 @@ from models.parts.layer_group import LayerGroup
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
 from models.parts.moe.layer import check_groups, routing_loss
-from models.parts.transformer import AttentionInputs
+from models.parts.transformer import AttentionInputs, Unnormed
 from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
 from models.sharding.component import Component
 from models.sharding.params import constant, normal, param, stack_modules, zeros
-from models.vit.config import DistilledPooling, MapPooling, TokenAndMeanPooling, TokenPooling, VitConfig
+from models.vit.config import DistilledPooling, MapPooling, NormedMeanPooling, TokenAndMeanPooling, TokenPooling, VitConfig
 
 
 class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
@@ -46,7 +46,8 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         self.position_table = param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.places else None
         self.embedding_norm = transformer.norm(c, inner) if c.patches.norm else None
         self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k4, c.layer_groups)
-        self.final_norm = transformer.norm(c, scope / "final_norm")
+        normed_later = isinstance(c.pooling, NormedMeanPooling)
+        self.final_norm = Unnormed() if normed_later else transformer.norm(c, scope / "final_norm")
         self.head = (MapHead if isinstance(c.pooling, MapPooling) else Head)(c, k5, scope / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -153,6 +154,7 @@ class Head(nnx.Module):
         self.c, self.scope, m = c, scope, c.model_dim
         self.pooler = param(k_pooler, (m, m), ("embed", "mlp"), normal(m**-0.5), scope) if c.head.pooler else None
         self.pooler_bias = param(k_pooler, (m,), ("mlp",), zeros, scope) if c.head.pooler else None
+        self.pooled_norm = transformer.norm(c, scope) if isinstance(c.pooling, NormedMeanPooling) else None
         self.weight, self.bias = self._classes(k_classes) if c.head.classes else (None, None)
         taught = isinstance(c.pooling, DistilledPooling) and c.pooling.head and c.head.classes
         self.teacher_weight, self.teacher_bias = self._classes(k_classes) if taught else (None, None)
@@ -180,6 +182,9 @@ class Head(nnx.Module):
         match self.c.pooling:
             case TokenAndMeanPooling():
                 return jnp.concatenate([x_BLM[:, 0], jnp.mean(x_BLM[:, 1:], axis=1)], axis=-1)
+            case NormedMeanPooling():
+                assert self.pooled_norm is not None
+                return self.pooled_norm(jnp.mean(x_BLM[:, 1:], axis=1))
             case TokenPooling():
                 return x_BLM[:, 0]
         return jnp.mean(x_BLM, axis=1)

@@ -1,4 +1,4 @@
-"""DeiT and DINOv2 as variants of ViT: released sizes to the parameter, what sets them apart, folders read and refused."""
+"""DeiT, DINOv2 and BEiT as variants of ViT: released sizes to the parameter, what sets them apart, folders read and refused."""
 
 import json
 import shutil
@@ -12,10 +12,13 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from models.interchange import InterchangeError
+from models.parts.attention.config import RelativePatches
+from models.parts.attention.logits import patch_buckets
+from models.parts.attention.mask import AttentionMask
 from models.parts.nested import changed
 from models.protocol import Context
 from models.sharding.params import describe, to_params, with_params
-from models.vit.config import MapPooling, TokenAndMeanPooling, VitConfig
+from models.vit.config import MapPooling, NormedMeanPooling, TokenAndMeanPooling, VitConfig
 from models.vit.huggingface import INTERCHANGE
 from models.vit.model import Vit
 from tests.parity import ours
@@ -43,6 +46,7 @@ RELEASED = {
     "deit_tiny_distilled": (described("deit", TEACHER, 12, 192, 3, intermediate_size=768), 5_910_800),
     "deit_small_distilled": (described("deit", TEACHER, 12, 384, 6, intermediate_size=1536), 22_436_432),
     "deit_base_distilled": (described("deit", TEACHER, 12, 768, 12), 87_338_192),
+    "beit_base": (described("beit", "BeitForImageClassification", 12, 768, 12, use_relative_position_bias=True), 86_530_984),
     "dinov2_small": (dino(12, 384, 6), 22_056_576),
     "dinov2_base": (dino(12, 768, 12), 86_580_480),
     "dinov2_large": (dino(24, 1024, 16), 304_368_640),
@@ -90,6 +94,22 @@ def test_a_dinos_head_reads_the_class_token_and_the_mean_of_patches():
     assert_allclose(model.head(x_BLM), pooled @ params["head.weight"] + params["head.bias"], rtol=1e-5, atol=1e-6)
 
 
+def test_a_beits_biases_are_of_offsets_in_the_plane():
+    """Two pairs of patches with the same offset have the same bias, all others another; a class token has three of its own."""
+    patches = RelativePatches(rows=2, columns=3)
+    ones = jnp.ones((1, 7), jnp.int32)
+    (buckets,) = np.asarray(patch_buckets(AttentionMask.for_rows(ones, ones), patches))
+    assert patches.buckets == 3 * 5 + 3
+    places = [(row, column) for row in range(2) for column in range(3)]
+    offsets: dict[tuple[int, int], set[int]] = {}
+    for i, a in enumerate(places, 1):
+        for j, b in enumerate(places, 1):
+            offsets.setdefault((a[0] - b[0], a[1] - b[1]), set()).add(int(buckets[i, j]))
+    assert all(len(numbers) == 1 for numbers in offsets.values()) and len({*map(min, offsets.values())}) == 15
+    assert buckets[1, 1] == 7 and buckets[1, 2] == 6 and buckets[1, 4] == 2  # the same; one to the left; one above
+    assert (buckets[0, 1:] == 15).all() and (buckets[1:, 0] == 16).all() and buckets[0, 0] == 17
+
+
 def test_layers_scaled_by_nothing_leave_their_input():
     """Factors of 0 make every layer the identity; factors of 1 are no factors."""
     config, params, model = model_of("dinov2")
@@ -114,6 +134,8 @@ def test_layers_scaled_by_nothing_leave_their_input():
         ({"pooling.positioned": False}, "positioned=False: two tokens have places"),
         ({"pooling": TokenAndMeanPooling(), "head.pooler": True}, "head.pooler=True: .* nearest is False"),
         ({"norm.layer_scale": float("nan")}, "layer_scale"),
+        ({"positions": RelativePatches(rows=3, columns=2), "pooling": NormedMeanPooling()}, r"=\(3, 2\): must be .* \(3, 3\)"),
+        ({"positions": RelativePatches(rows=3, columns=3), "pooling": MapPooling()}, "pooling=MapPooling: .* NormedMeanPooling"),
     ],
 )
 def test_fields_that_cannot_be_are_refused(fields, message):
@@ -132,7 +154,7 @@ def copy(name: str, to: Path, **settings: Any) -> Path:
     return to
 
 
-@pytest.mark.parametrize("name", ["deit", "deit_teacher", "deit_features", "dinov2", "dinov2_features"])
+@pytest.mark.parametrize("name", ["deit", "deit_teacher", "deit_features", "dinov2", "dinov2_features", "beit", "beit_features"])
 def test_a_folder_is_written_as_it_was_read(name, tmp_path):
     """Config and every parameter come back, bit by bit."""
     read = HuggingFace(FIXTURES / name)
@@ -161,6 +183,9 @@ def to_tree(source: HuggingFace) -> Any:
         ("dinov2", dict(mlp_ratio=2.5), "mlp_ratio is 2.5; expected int"),
         ("dinov2", dict(use_swiglu_ffn=False), "dinov2.encoder.layer.0.mlp.fc1.weight is missing"),
         ("dinov2_features", dict(hidden_act="gelu_fast"), "no activation 'gelu_fast' here; did you mean 'gelu'?"),
+        ("beit", dict(use_relative_position_bias=None), "use_relative_position_bias is false: only true"),
+        ("beit", dict(use_shared_relative_position_bias=True), "use_shared_relative_position_bias=true is not supported"),
+        ("beit", dict(use_mean_pooling=False), "use_mean_pooling=false is not supported, only true"),
         ("dinov2_features", dict(model_type="dinov2_with_registers"), "no model of type 'dinov2_with_registers' here"),
     ],
 )

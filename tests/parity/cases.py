@@ -137,6 +137,7 @@ _VIT = dict(
     hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3
 )
 _DEIT = _VIT | dict(hidden_size=18)
+_BEIT = _DEIT | dict(use_relative_position_bias=True)
 _DINOV2 = {key: value for key, value in _DEIT.items() if key != "intermediate_size"}
 _TOWERS: dict[str, Any] = dict(
     vision_config=_DEIT | dict(num_hidden_layers=2),
@@ -517,6 +518,9 @@ CASES = {
         "Dinov2ForImageClassification", _DINOV2 | dict(num_labels=5, use_swiglu_ffn=True, mlp_ratio=2, layer_norm_eps=1e-5)
     ),
     "dinov2_features": Case("Dinov2Model", _DINOV2 | dict(image_size=35, hidden_act="relu", mlp_ratio=1)),
+    # Biases of offsets in the plane, and a norm behind pooling.
+    "beit": Case("BeitForImageClassification", _BEIT | dict(num_labels=5)),
+    "beit_features": Case("BeitModel", _BEIT | dict(image_size=28, layer_scale_init_value=0.0, num_hidden_layers=1)),
     # Pictures beside texts: a text's end, or the last of all positions; towers of one width and of two.
     "clip": Case("CLIPModel", _TOWERS | dict(projection_dim=10)),
     "siglip": Case("SiglipModel", _TOWERS),

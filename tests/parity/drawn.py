@@ -66,6 +66,7 @@ _SIGLIP = {names: values for names, values in _CLIP.items() if "hidden_size" not
 CHOICES: dict[str, dict[str, list[Any]]] = {
     "vit": _PICTURES,
     "deit": _PICTURES,
+    "beit": _PICTURES | {"layer_scale_init_value": [0.0, 0.5]},
     "dinov2": _DINOV2,
     "clip": _CLIP,
     "siglip": _SIGLIP,

@@ -7,23 +7,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts.attention.config import RelativePatches
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import soft_cap
 
 
 def masked_logits(
-    q_BLND: jax.Array, k_BSGD: jax.Array, table_NK: jax.Array | None, mask: AttentionMask, *, limit: float, max_distance: int
+    q_BLND: jax.Array,
+    k_BSGD: jax.Array,
+    table_NK: jax.Array | None,
+    mask: AttentionMask,
+    *,
+    limit: float,
+    max_distance: int,
+    patches: RelativePatches | None = None,
 ) -> jax.Array:
     """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
 
     Args:
       q_BLND: queries, scaled already.
-      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or None.
+      table_NK: a bias for each of K buckets of relative positions up to `max_distance`, or of offsets of patches, or None.
       limit: of `soft_cap`.
     """
     logits_BNLS = scores(q_BLND, k_BSGD)
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
-    if table_NK is not None:
+    if table_NK is not None and patches is not None:
+        biases_BLSN = table_NK.T.astype(logits_BNLS.dtype)[patch_buckets(mask, patches)]
+        logits_BNLS += jnp.moveaxis(biases_BLSN, -1, 1)
+    elif table_NK is not None:
         buckets_BLS = relative_buckets(mask.distance(), table_NK.shape[1], max_distance, bidirectional=not mask.causal)
         # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
         bucket_BLSK = jax.nn.one_hot(buckets_BLS, table_NK.shape[1], dtype=logits_BNLS.dtype)
@@ -57,6 +68,18 @@ def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp
     a, b = (x.reshape(x.shape[0], groups, -1, *x.shape[2:]) if "H" in name else x for x, name in zip((a, b), names, strict=True))
     y = jnp.einsum(dimensions, a, b, preferred_element_type=dtype)
     return y.reshape(y.shape[0], -1, *y.shape[3:]) if "H" in output else y
+
+
+def patch_buckets(mask: AttentionMask, patches: RelativePatches) -> jax.Array:
+    """Returns the number of each query's and key's offset [B or 1, L, S]: by rows, then by columns, then the three of a class
+    token, which has the first place."""
+    query_BL1, key_B1S = mask.index_BL[:, :, None], mask.index_BS[:, None, :]
+    (from_row, from_column), (to_row, to_column) = (jnp.divmod(place - 1, patches.columns) for place in (query_BL1, key_B1S))
+    rows = from_row - to_row + patches.rows - 1
+    offset_BLS = rows * (2 * patches.columns - 1) + from_column - to_column + patches.columns - 1
+    from_token, to_token = query_BL1 == 0, key_B1S == 0
+    of_token_BLS = patches.buckets - jnp.where(from_token & to_token, 1, jnp.where(from_token, 3, 2))
+    return jnp.where(from_token | to_token, of_token_BLS, offset_BLS)
 
 
 def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:

@@ -1,6 +1,7 @@
 """Multi-head attention. B batch, L queries, S keys, M model, N heads, G heads of keys and values, D size of a head."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -8,7 +9,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.config import GroupedQuery, RelativeBuckets
+from models.parts.attention.config import GroupedQuery, RelativeBuckets, RelativePatches
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
@@ -31,12 +32,15 @@ class Attention(nnx.Module):
       buckets: of relative positions, each with a learned bias per head (T5, section 2.1), where the layer has its own.
     """
 
-    def __init__(self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | None = None):
+    def __init__(
+        self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | RelativePatches | None = None
+    ):
         a, m = c.attention, c.model_dim
         assert isinstance(a, GroupedQuery)
         self.scope, self.cap, self.qk_norm_over_all = scope, a.logit_cap, a.qk_norm is not None and a.qk_norm.over == "all"
         # Distances are the layer's own or of a table that layers share.
         self.max_distance = c.positions.max_distance if isinstance(c.positions, RelativeBuckets) else 0
+        self.patches = buckets if isinstance(buckets, RelativePatches) else None
         self.scale = (a.scale_dim or a.head_dim) ** -0.5
         self.key_shards = ring.num_shards(scope)
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
@@ -109,8 +113,11 @@ class Attention(nnx.Module):
         """
         q_BLND = self._queries(x_BLM, rotation, "length")
         table_NK = None if self.relative_bias is None else self.relative_bias[...]
-        logits = masked_logits(q_BLND, kv[0], table_NK, mask, limit=self.cap, max_distance=self.max_distance)
-        return jax.nn.softmax(logits)
+        return jax.nn.softmax(self._logits(q_BLND, kv[0], table_NK, mask))
+
+    @property
+    def _logits(self) -> Callable[..., jax.Array]:
+        return functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, patches=self.patches)
 
     def __call__(
         self,
@@ -137,7 +144,7 @@ class Attention(nnx.Module):
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
         table_NK = bias_NK if self.relative_bias is None else self.relative_bias[...]
-        logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance)
+        logits = self._logits
         dropping = key is not None and rate > 0
         biased = table_NK is not None or self.sinks is not None
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):

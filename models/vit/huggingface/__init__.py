@@ -1,4 +1,4 @@
-"""ViT, DeiT and DINOv2 in Hugging Face's files: their tensors. No JAX.
+"""ViT, DeiT, DINOv2 and BEiT in Hugging Face's files: their tensors. No JAX.
 
 Names are those of released files; version 5 of `transformers` has others in memory, and we read both. A folder of `ViTModel` has
 no classes: its outputs here are the last layer's vectors, or with a pooler those of the class token, pooled. settings.py has the
@@ -12,6 +12,7 @@ from models.interchange import Entry, Interchange
 from models.interchange.layers import Names, attention_names, layers
 from models.interchange.settings import Settings
 from models.interchange.tensors import dense, matrix, norm, vector, without_prefix
+from models.parts.attention.config import RelativePatches
 from models.vit.config import DistilledPooling, VitConfig
 from models.vit.huggingface import preprocessor as pictures
 from models.vit.huggingface.settings import MODEL_TYPES
@@ -23,6 +24,7 @@ _NEW = {
     r"^layers\.": "encoder.layer.",
     r"\.attention\.([qkv])_proj\.": lambda m: f".attention.attention.{_LONG[m[1]]}.",
     r"\.attention\.o_proj\.": ".attention.output.dense.",
+    r"(\d)\.relative_position_bias\.": r"\1.attention.attention.relative_position_bias.",
 }
 _NEW_OF_VIT = {r"\.mlp\.fc1\.": ".intermediate.dense.", r"\.mlp\.fc2\.": ".output.dense."}
 _ATTENTION = attention_names("attention", ("attention.query", "attention.key", "attention.value", "output.dense"))
@@ -34,6 +36,7 @@ _VIT: Names = {
     "output.dense": "ffn.wo",
 }
 _DINOV2: Names = {"norm1": "attention_norm", **_ATTENTION, "norm2": "ffn_norm"}
+_BIASES = "attention.attention.relative_position_bias.relative_position_bias_table"  # of BEiT
 _PLAIN: Names = {"mlp.fc1": "ffn.wi", "mlp.fc2": "ffn.wo"}
 _GATED: Names = {"mlp.weights_in": ("ffn.wg", "ffn.wi"), "mlp.weights_out": "ffn.wo"}
 
@@ -42,6 +45,8 @@ class _HuggingFace(Interchange[VitConfig]):
     def model_type_of(self, c: VitConfig) -> str:
         if isinstance(c.pooling, DistilledPooling):
             return "deit"
+        if isinstance(c.positions, RelativePatches):
+            return "beit"
         return "dinov2" if c.norm.layer_scale else "vit"
 
     def data_fields(self, c: VitConfig, preprocessor: Settings) -> dict[str, Any]:
@@ -57,11 +62,14 @@ class _HuggingFace(Interchange[VitConfig]):
         places: dict[str, Any] = dict(file=(1, c.places, m), transposed=False)
         mapped = [
             vector(f"{at}.cls_token", ("class_token", (m,)), file=(1, 1, m)),
-            matrix(f"{at}.position_embeddings", ("position_table", (c.places, m)), **places),
             *patch_entries(c, f"{at}.patch_embeddings.projection"),
             *self._layers(c, kind),
-            *norm(f"{kind}.layernorm", "final_norm", m),
         ]
+        if kind == "beit":
+            mapped += norm("beit.pooler.layernorm", "head.pooled_norm", m)
+        else:
+            mapped.append(matrix(f"{at}.position_embeddings", ("position_table", (c.places, m)), **places))
+            mapped += norm(f"{kind}.layernorm", "final_norm", m)
         if c.tokens > 1:
             mapped.append(vector(f"{at}.distillation_token", ("teacher_token", (m,)), file=(1, 1, m)))
         if c.head.pooler:
@@ -76,13 +84,15 @@ class _HuggingFace(Interchange[VitConfig]):
 
     def _layers(self, c: VitConfig, kind: str) -> list[Entry]:
         at, ours = f"{kind}.encoder.layer.{{layer}}.", "encoder.dense"
-        if kind != "dinov2":
-            return layers(c, ours, at, _VIT, layers=c.layers)
-        names = _DINOV2 | (_GATED if c.feed_forward.gated else _PLAIN)
-        scales = (("layer_scale1", "attention_scale"), ("layer_scale2", "ffn_scale"))
-        return layers(c, ours, at, names, layers=c.layers) + [
-            vector(f"{at}{theirs}.lambda1", (f"{ours}.{name}", (c.model_dim,)), layers=c.layers) for theirs, name in scales
-        ]
+        names = _DINOV2 | (_GATED if c.feed_forward.gated else _PLAIN) if kind == "dinov2" else _VIT
+        mapped = layers(c, ours, at, names, layers=c.layers)
+        if isinstance(c.positions, RelativePatches):
+            biases = c.attention.heads, c.positions.buckets
+            mapped.append(matrix(f"{at}{_BIASES}", (f"{ours}.attention.relative_bias", biases), layers=c.layers))
+        scales = ("lambda_1", "lambda_2") if kind == "beit" else ("layer_scale1.lambda1", "layer_scale2.lambda1")
+        for theirs, name in zip(scales if c.norm.layer_scale else (), ("attention_scale", "ffn_scale"), strict=False):
+            mapped.append(vector(f"{at}{theirs}", (f"{ours}.{name}", (c.model_dim,)), layers=c.layers))
+        return mapped
 
     def untied(self, theirs: Settings) -> dict[str, Any]:
         """Returns no settings: there is no copy."""
@@ -95,10 +105,11 @@ class _HuggingFace(Interchange[VitConfig]):
         theirs = theirs.removeprefix(f"{kind}.")
         for new, old in (_NEW if kind == "dinov2" else _NEW | _NEW_OF_VIT).items():
             theirs = re.sub(new, old, theirs)
-        return None if theirs == "embeddings.mask_token" else f"{kind}.{theirs}"
+        computed = theirs.endswith("relative_position_index")
+        return None if computed or theirs == "embeddings.mask_token" else f"{kind}.{theirs}"
 
     def is_head_tensor(self, theirs: str) -> bool:
-        return theirs.startswith(_HEADS) or ".pooler." in theirs
+        return theirs.startswith(_HEADS) or ".pooler.dense." in theirs
 
 
 def patch_entries(c: VitConfig, theirs: str, ours: str = "") -> list[Entry]:

@@ -1,4 +1,4 @@
-"""Settings of ViT, DeiT and DINOv2. No JAX."""
+"""Settings of ViT, DeiT, DINOv2 and BEiT. No JAX."""
 
 from typing import Any
 
@@ -15,8 +15,8 @@ from models.interchange.settings import (
     value_at,
     without,
 )
-from models.parts.attention.config import LearnedPatches
-from models.vit.config import DistilledPooling, TokenAndMeanPooling, TokenPooling, VitConfig
+from models.parts.attention.config import LearnedPatches, RelativePatches
+from models.vit.config import DistilledPooling, NormedMeanPooling, TokenAndMeanPooling, TokenPooling, VitConfig
 
 TEACHER = "DeiTForImageClassificationWithTeacher"
 
@@ -42,6 +42,9 @@ def size_rows(patch: int = 16) -> tuple[Row, ...]:
     )
 
 
+_QKV = fixed("qkv_bias", True)
+
+
 def _rows(*, hidden: Row, patch: int, eps: float, outputs: Row) -> tuple[Row, ...]:
     return (
         *size_rows(patch),
@@ -52,7 +55,7 @@ def _rows(*, hidden: Row, patch: int, eps: float, outputs: Row) -> tuple[Row, ..
         Setting("layer_norm_eps", "norm.eps", float, eps),
         Setting("hidden_dropout_prob", "dropout", float, 0.0),
         also("attention_probs_dropout_prob", "dropout"),
-        fixed("qkv_bias", True),
+        _QKV,
         allowed("problem_type", "single_label_classification"),
         outputs,
     )
@@ -167,4 +170,48 @@ _DINOV2 = ModelType(
     ),
 )
 
-MODEL_TYPES = {"vit": _vit("ViT", _VITS, TokenPooling), "deit": _vit("DeiT", _DEITS, DistilledPooling), "dinov2": _DINOV2}
+# --- BEiT ---
+
+_BEITS = ("BeitForImageClassification", "BeitModel")
+
+
+def _read_beit(theirs: Settings) -> Fields:
+    if not setting(theirs, "use_relative_position_bias", bool, False):
+        raise InterchangeError("config.json: use_relative_position_bias is false: only true, with a table for each layer")
+    pixels, side = setting(theirs, "image_size", int, 224), setting(theirs, "patch_size", int, 16)
+    rows = pixels // max(side, 1)
+    bare = architecture_of(theirs, _BEITS) == _BEITS[1]
+    return {"positions": RelativePatches(rows=rows, columns=rows), "head.classes": 0 if bare else read_labels(theirs)}
+
+
+_BEIT = ModelType(
+    config=VitConfig,
+    name="BEiT",
+    architectures=_BEITS,
+    null_is_default=True,
+    fields=without(_COMMON, "positions", "pooling.positioned")
+    | {
+        "attention.biases": "qvo",
+        "positions.class": lambda c: "RelativePatches",
+        "patches.width": lambda c: c.patches.height,
+        "pooling": NormedMeanPooling(),
+        "head.pooler": False,
+    },
+    rows=(
+        *(row for row in _rows(hidden=_HIDDEN, patch=16, eps=1e-12, outputs=Row(_read_beit)) if row is not _QKV),
+        _ACTIVATION,
+        Setting("layer_scale_init_value", "norm.layer_scale", float, 0.1),
+        constant("use_relative_position_bias", True),
+        fixed("use_mean_pooling", True),
+        allowed("use_shared_relative_position_bias", False),
+        allowed("use_absolute_position_embeddings", False),
+        Row(write=lambda c: {"architectures": [_BEITS[not c.head.classes]]} | label_names(c.head.classes)),
+    ),
+)
+
+MODEL_TYPES = {
+    "vit": _vit("ViT", _VITS, TokenPooling),
+    "deit": _vit("DeiT", _DEITS, DistilledPooling),
+    "dinov2": _DINOV2,
+    "beit": _BEIT,
+}
