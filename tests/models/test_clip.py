@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.clip.config import ClipConfig, EndPooling, FilledPooling
+from models.clip.config import ClipConfig, FilledPooling
 from models.clip.huggingface import INTERCHANGE
 from models.clip.model import texts_of_slots
 from models.errors import UserError
@@ -111,20 +111,28 @@ def test_vectors_are_those_of_a_picture_and_a_text_alone(name):
     assert_allclose(np.linalg.norm(pictures, axis=1), 1, atol=1e-6)
 
 
-def test_a_causal_tower_reads_to_the_texts_end(float64):
-    """A text's vector depends on each of its tokens, and on none behind its end."""
-    for name in ("clip", "siglip"):
-        config, model = model_of(name)
-        ids = jnp.asarray(np.random.default_rng(0).integers(4, 40, (1, 6)), jnp.int32)
-        real = jnp.arange(6)[None] < 5
+@pytest.mark.parametrize("name", ["clip", "siglip"])
+def test_a_texts_vector_depends_on_each_of_its_tokens(name):
+    """And on none behind its end."""
+    _, model = model_of(name)
+    ids_R = np.random.default_rng(0).integers(4, 40, 6)
+    ids_XR = jnp.asarray(np.concatenate([ids_R[None], ids_R + np.eye(6, dtype=int)]), jnp.int32)  # the second on, one is another
+    real_XR = jnp.broadcast_to(jnp.arange(6) < 5, ids_XR.shape)
+    vectors_XM = jax.jit(lambda m: m.text_tower(ids_XR, real_XR, NOTHING_RANDOM))(model)
+    moved_R = np.abs(vectors_XM[1:] - vectors_XM[0]).max(axis=1)
+    assert moved_R[:5].min() > 1e-4 and moved_R[5] == 0, moved_R
 
-        def vector(ids, real=real, model=model):
-            return model.text_tower(ids, real, NOTHING_RANDOM)
 
-        base = vector(ids)
-        moved = [float(jnp.abs(vector(ids.at[0, i].add(1)) - base).max()) for i in range(6)]
-        assert min(moved[:5]) > 1e-4 and moved[5] == 0, (name, moved)
-        assert config.text.causal == isinstance(config.text.pooling, EndPooling)
+def test_a_text_is_pooled_where_it_ends():
+    """At the first token that ends texts, or else at its last; in a causal tower nothing behind that is seen."""
+    config, model = model_of("clip")
+    end = config.text.pooling.end_id
+    ids_XR = jnp.asarray([[9, end, 7, 8], [9, end, 6, end], [9, 5, 0, 0], [9, 5, 4, 3]], jnp.int32)
+    real_XR = jnp.asarray([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]], bool)
+    x_XM = jax.jit(lambda m: m.text_tower(ids_XR, real_XR, NOTHING_RANDOM))(model)
+    assert_allclose(x_XM[0], x_XM[1], atol=1e-6)
+    assert_allclose(x_XM[2], x_XM[3], atol=1e-6)
+    assert np.abs(x_XM[0] - x_XM[2]).max() > 1e-3
 
 
 # --- losses ------------------------------------------------------------------------------------------------------
