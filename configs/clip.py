@@ -49,7 +49,7 @@ def clip(vision: VitConfig, layers: int, dim: int, heads: int, out: int) -> Clip
 
 def siglip(vision: VitConfig, words: dict[str, Any], vocab: int = 32_000, pad_id: int = 1) -> ClipConfig:
     """SigLIP by its image tower, whose vectors are pooled by attention, and the sizes of its text tower."""
-    fields = dict(vocab=vocab, causal=False, positions=Learned(rows=64), pooling=FilledPooling(pad_id=pad_id))
+    fields: dict[str, Any] = dict(vocab=vocab, causal=False, positions=Learned(rows=64), pooling=FilledPooling(pad_id=pad_id))
     seen = changed(vision, {"head.classes": 0, "pooling": MapPooling()})
     return ClipConfig(vision=seen, text=text(**words, **fields), dim=vision.model_dim, projections="text", loss=SigmoidLoss())
 

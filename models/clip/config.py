@@ -79,7 +79,7 @@ class TextTower(BlockConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SoftmaxLoss:
-    """Each picture's text among the batch's, and each text's picture (CLIP, arXiv 2103.00020, section 2.3).
+    """The text of each picture among the batch's, and the picture of each text (CLIP, arXiv 2103.00020, section 2.3).
 
     Attributes:
       scale: what the learned factor of cosines is at first.
@@ -97,7 +97,7 @@ class SoftmaxLoss:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SigmoidLoss:
-    """Of each picture and each text, whether they belong together (SigLIP, arXiv 2303.15343, section 3.2).
+    """Whether they belong together, of each picture and each text (SigLIP, arXiv 2303.15343, section 3.2).
 
     Attributes:
       scale: what the learned factor of cosines is at first.

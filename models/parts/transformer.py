@@ -304,8 +304,10 @@ def _layer_scale(c: BlockConfig, scope: Component) -> nnx.Param | None:
 def _attention(c: BlockConfig, key: jax.Array, scope: Component, *, of_source: bool = False) -> Attention | LatentAttention:
     if isinstance(c.attention, Latent):
         return LatentAttention(c.attention, c.model_dim, key, scope, init_scale=c.init_scale)
-    own = isinstance(c.positions, RelativePatches) or (isinstance(c.positions, RelativeBuckets) and not c.positions.shared)
-    return Attention(c, key, scope, buckets=c.positions if own and not of_source else None)
+    own = c.positions if isinstance(c.positions, RelativeBuckets | RelativePatches) and not of_source else None
+    if isinstance(own, RelativeBuckets) and own.shared:
+        own = None
+    return Attention(c, key, scope, buckets=own)
 
 
 def run(

@@ -13,7 +13,7 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 from configs import registry
-from models.clip.config import ClipConfig, FilledPooling
+from models.clip.config import ClipConfig, EndPooling, FilledPooling
 from models.clip.huggingface import INTERCHANGE
 from models.clip.model import texts_of_slots
 from models.errors import UserError
@@ -46,6 +46,7 @@ SIZES = {
 def test_released_sizes_are_exact(name):
     """Every one is built, abstractly, and counted; and its settings are read as they are written."""
     e = registry.load(name)
+    assert isinstance(e.model, ClipConfig)
     assert sum(info.size for info in describe(abstract_model(e))) == SIZES[name]
     assert INTERCHANGE.read_config(json.loads(json.dumps(INTERCHANGE.write_config(e.model)))) == e.model
 
@@ -126,6 +127,7 @@ def test_a_texts_vector_depends_on_each_of_its_tokens(name):
 def test_a_text_is_pooled_where_it_ends():
     """At the first token that ends texts, or else at its last; in a causal tower nothing behind that is seen."""
     config, model = model_of("clip")
+    assert isinstance(config.text.pooling, EndPooling)
     end = config.text.pooling.end_id
     ids_XR = jnp.asarray([[9, end, 7, 8], [9, end, 6, end], [9, 5, 0, 0], [9, 5, 4, 3]], jnp.int32)
     real_XR = jnp.asarray([[1, 1, 1, 1], [1, 1, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]], bool)
@@ -147,7 +149,7 @@ def pairs(n: int = 6) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_the_softmax_is_of_all_pairs_that_count(float64):
     """The mean of both directions' cross-entropies, without the pair that does not count."""
     first, second, used = pairs()
-    got = softmax_pairs(*map(jnp.asarray, (first, second, used)), 3.0, jnp.asarray(10))
+    got = softmax_pairs(jnp.asarray(first), jnp.asarray(second), jnp.asarray(used), 3.0, jnp.asarray(10))
     scores = 3.0 * first[used] @ second[used].T
     want = sum(-np.mean(np.diag(s) - np.log(np.exp(s).sum(1))) for s in (scores, scores.T)) / 2
     assert_allclose(got.value, want, rtol=1e-12)
@@ -158,8 +160,8 @@ def test_the_softmax_is_of_all_pairs_that_count(float64):
 def test_the_sigmoid_is_of_all_pairs_that_count(float64):
     """Partners are to have large logits, all others small ones: a sum over 5 x 5 pairs, per picture."""
     first, second, used = pairs()
-    where = ours.WHERE
-    got = sigmoid_pairs(*map(jnp.asarray, (first, second, used, 3.0, -1.0, 5)), where)
+    scale, bias, total = map(jnp.asarray, (3.0, -1.0, 5))
+    got = sigmoid_pairs(jnp.asarray(first), jnp.asarray(second), jnp.asarray(used), scale, bias, total, ours.WHERE)
     z = 3.0 * first[used] @ second[used].T - 1.0
     sign = 2 * np.eye(5) - 1
     assert_allclose(got.value, np.log1p(np.exp(-sign * z)).sum() / 5, rtol=1e-12)

@@ -84,7 +84,7 @@ class _HuggingFace(Interchange[VitConfig]):
 
     def _layers(self, c: VitConfig, kind: str) -> list[Entry]:
         at, ours = f"{kind}.encoder.layer.{{layer}}.", "encoder.dense"
-        names = _DINOV2 | (_GATED if c.feed_forward.gated else _PLAIN) if kind == "dinov2" else _VIT
+        names = {**_DINOV2, **(_GATED if c.feed_forward.gated else _PLAIN)} if kind == "dinov2" else _VIT
         mapped = layers(c, ours, at, names, layers=c.layers)
         if isinstance(c.positions, RelativePatches):
             biases = c.attention.heads, c.positions.buckets
