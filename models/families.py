@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 FAMILIES: dict[str, str] = {  # name -> package
     "bert": "models.bert",
+    "clip": "models.clip",
     "conformer": "models.conformer",
     "dlrm": "models.dlrm",
     "gpt": "models.gpt",

@@ -70,6 +70,8 @@ _LATER = frozenset(
         "model.distinct: 0",
         "model.embedding.size: 0",
         'model.head.vector: "mean"',
+        *(f"model.{at}norm.layer_scale: 0.0" for at in ("", "towers.vision.", "towers.audio.")),
+        *(f"model.{at}patches.{name}: false" for at in ("", "towers.vision.") for name in ("norm", "cut")),
     )
 )
 

@@ -25,6 +25,7 @@ _ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_new": "gelu_tanh",
+    "quick_gelu": "gelu_sigmoid",
     "swish": "silu",
     "silu": "silu",
 }

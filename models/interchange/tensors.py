@@ -65,7 +65,7 @@ class Entry:
       layers: how many layers there are; 0 for a tensor outside the stack.
       first, every: the number of the first of these layers in their count, and of layers from one to the next.
       experts: how many experts a layer has; 0 for a tensor outside them.
-      file: the shape of their tensor, where it has other dimensions than a matrix or vector.
+      file: the shape of their tensor, where it has other dimensions than a matrix or vector; that of a number is ().
       order: its dimensions in the order of ours, inputs first; by default they are in it.
       transposed: a matrix is stored as [out, in], as in PyTorch.
       groups: into how many groups the outputs of every part are cut: the first group has the first of each part side by side.
@@ -82,7 +82,7 @@ class Entry:
     first: int = 0
     every: int = 1
     experts: int = 0
-    file: Shape = ()
+    file: Shape | None = None
     order: tuple[int, ...] = ()
     groups: int = 1
     turned: int = 0
@@ -95,7 +95,7 @@ class Entry:
     @property
     def shape(self) -> Shape:
         """Returns the shape of their tensor."""
-        return self.file or self._shape
+        return self._shape if self.file is None else self.file
 
     @property
     def _outputs(self) -> int:
@@ -118,7 +118,7 @@ class Entry:
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
         """Returns our parameters of one layer from a tensor of theirs."""
-        if self.file:
+        if self.file is not None:
             theirs = (theirs.transpose(self.order) if self.order else theirs).reshape(self._shape)
         if self.pairs:
             theirs = _paired(theirs, self.pairs, 2, self.turned)
@@ -134,7 +134,7 @@ class Entry:
         matrix = matrix.reshape(*self.parts[0].flat[:-1], self._outputs)
         theirs = matrix.T if self.transposed else matrix
         theirs = _paired(theirs, self.pairs, -1, self.turned) if self.pairs else theirs
-        if not self.file:
+        if self.file is None:
             return theirs
         if not self.order:
             return theirs.reshape(self.file)

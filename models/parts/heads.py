@@ -18,6 +18,7 @@ from models.parts import transformer
 from models.parts.attention.mask import same_segment
 from models.parts.layers import ACTIVATIONS, Embedding, add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, per, token_loss, token_loss_in_chunks
+from models.parts.pairs import softmax_pairs
 from models.parts.transformer_config import LmConfig
 from models.protocol import Batch, Context
 from models.sharding.component import Component
@@ -257,17 +258,7 @@ class SentenceEmbeddingHead(Head):
         unit_BPM = self.outputs(x_BLM, batch, embedding)
         first_NM, second_NM = (unit_BPM[:, i::2].reshape(-1, unit_BPM.shape[-1]) for i in (0, 1))
         used_N = batch["targets"][:, 0::2].reshape(-1) >= 0
-        scores_NN = first_NM @ second_NM.T / self.settings.temperature
-        total, hits = jnp.zeros((), scores_NN.dtype), jnp.zeros((), scores_NN.dtype)
-        weight_N = used_N.astype(scores_NN.dtype)
-        partner_N = jnp.arange(len(used_N))
-        for side_NN in (scores_NN, scores_NN.T):
-            side_NN = jnp.where(used_N[None, :], side_NN, NEVER)
-            total += jnp.sum(cross_entropy(side_NN, partner_N)[1] * weight_N)
-            hits += jnp.sum((jnp.argmax(side_NN, axis=-1) == partner_N) * weight_N)
-        n = 2 * jnp.sum(used_N)
-        value = per(total, totals["slots"])
-        return Loss(value, jnp.zeros_like(value), {"cross_entropy": Ratio(total, n), "accuracy": Ratio(hits, n)})
+        return softmax_pairs(first_NM, second_NM, used_N, 1 / self.settings.temperature, totals["slots"])
 
 
 _HEADS = {

@@ -54,6 +54,11 @@ def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:
     return x if bias is None else x + bias[...].astype(x.dtype)
 
 
+def scale_by(x: jax.Array, scale: nnx.Param | None) -> jax.Array:
+    """x * scale in x's dtype, or x where there is none."""
+    return x if scale is None else x * scale[...].astype(x.dtype)
+
+
 class Norm(nnx.Module):
     """RMS norm x / rms(x) * scale (Lingvo's layer norm, T5, LLaMA), or layer norm (x - mean) / std * scale; + bias.
 
@@ -104,6 +109,7 @@ ACTIVATIONS: dict[str, Callable[[jax.Array], jax.Array]] = {
     "relu": jax.nn.relu,
     "gelu": lambda x: jax.nn.gelu(x, approximate=False),  # by the error function: BERT
     "gelu_tanh": lambda x: jax.nn.gelu(x, approximate=True),  # GPT-2
+    "gelu_sigmoid": lambda x: x * jax.nn.sigmoid(1.702 * x),  # CLIP
     "silu": jax.nn.silu,
 }
 

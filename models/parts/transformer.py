@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
-from models.parts.attention.config import Latent, LayerVariant, LongRope, RelativeBuckets, Rotary
+from models.parts.attention.config import Latent, LayerVariant, LongRope, RelativeBuckets, RelativePatches, Rotary
 from models.parts.attention.latent import LatentAttention
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.kv_cache import LayerCache, Step, from_cache
-from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, soft_cap, times
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, scale_by, soft_cap, times
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
 from models.parts.transformer_config import BlockConfig
 from models.protocol import Context
 from models.sharding.component import Component
-from models.sharding.params import scan
+from models.sharding.params import constant, param, scan
 
 Key = jax.Array | None  # None: evaluation, nothing random
 Statistics = dict[str, Ratio]  # of a mixture's routing; empty for a dense layer
@@ -208,6 +208,9 @@ class Block(nnx.Module):
         inner = scope / ("ffn" if role.moe is None else "moe")
         self.ffn_norm = Unnormed() if self.order == "parallel" else norm(c, inner)
         self.ffn_out_norm = norm(c, inner) if sandwich else None
+        self.attention_scale = _layer_scale(c, scope / "attention")
+        self.cross_scale = _layer_scale(c, cross) if role.attends_to_source else None
+        self.ffn_scale = _layer_scale(c, inner)
         if role.moe is None:
             self.ffn = FeedForward(c.model_dim, c.feed_forward, k2, inner, c.init_scale)
         else:
@@ -260,7 +263,7 @@ class Block(nnx.Module):
             kv = from_cache(new.own)
         bias_NK = None if g.bias_1NK is None else g.bias_1NK[0]
         z_BLM = self.attention(y_BLM, kv, g.mask, rotation=g.rotation, bias_NK=bias_NK, rate=self.rate, key=contexts[0].key)
-        return dropout(z_BLM, self.rate, contexts[1].key), new
+        return dropout(scale_by(z_BLM, self.attention_scale), self.rate, contexts[1].key), new
 
     def _attend_to_source(
         self, y_BLM: jax.Array, g: AttentionInputs, contexts: list[Context], cache: LayerCache | None
@@ -273,7 +276,7 @@ class Block(nnx.Module):
             assert g.source.x_BSM is not None
             kv = self.cross_attention.keys_values(g.source.x_BSM)
         z_BLM = self.cross_attention(y_BLM, kv, g.source.mask, rate=self.rate, key=contexts[0].key)
-        return dropout(z_BLM, self.rate, contexts[1].key)
+        return dropout(scale_by(z_BLM, self.cross_scale), self.rate, contexts[1].key)
 
     def _feed_forward(self, y_BLM: jax.Array, g: AttentionInputs, contexts: list[Context]) -> tuple[jax.Array, Statistics]:
         """Returns (the output of the feed-forward network, statistics of the mixture)."""
@@ -281,10 +284,11 @@ class Block(nnx.Module):
         if isinstance(self.ffn, Moe):
             assert g.real_BL is not None
             y_BLM, statistics = self.ffn(y_BLM, g.real_BL, first)
-            return dropout(y_BLM, self.rate, second.key), statistics
+            return dropout(scale_by(y_BLM, self.ffn_scale), self.rate, second.key), statistics
         if self.hidden_rate:
-            return dropout(self.ffn(y_BLM, self.hidden_rate, first.key), self.rate, second.key), {}
-        return dropout(self.ffn(y_BLM), self.rate, first.key), {}
+            y_BLM = self.ffn(y_BLM, self.hidden_rate, first.key)
+            return dropout(scale_by(y_BLM, self.ffn_scale), self.rate, second.key), {}
+        return dropout(scale_by(self.ffn(y_BLM), self.ffn_scale), self.rate, first.key), {}
 
     def _normed(self, x_BLM: jax.Array, norm: Norm | Unnormed) -> jax.Array:
         """Returns the input of a sub-layer."""
@@ -299,13 +303,21 @@ class Block(nnx.Module):
         return norm(x_BLM + times(y_BLM, self.branch_scale))  # "post": Vaswani et al. 2017 (section 3.1), BERT
 
 
+def _layer_scale(c: BlockConfig, scope: Component) -> nnx.Param | None:
+    if not c.norm.layer_scale:
+        return None
+    return param(jax.random.key(0), (c.model_dim,), ("embed",), constant(c.norm.layer_scale), scope)
+
+
 def _attention(c: BlockConfig, key: jax.Array, scope: Component, of_source: Role | None = None) -> Attention | LatentAttention:
     """Returns a layer's attention, to its own positions or to the source that its role speaks of."""
     if isinstance(c.attention, Latent):
         return LatentAttention(c.attention, c.model_dim, key, scope, init_scale=c.init_scale)
     if of_source is not None:
         return Attention(c, key, scope, source_dim=of_source.source_dim)
-    own = c.positions if isinstance(c.positions, RelativeBuckets) and not c.positions.shared else None
+    own = c.positions if isinstance(c.positions, RelativeBuckets | RelativePatches) else None
+    if isinstance(own, RelativeBuckets) and own.shared:
+        own = None
     return Attention(c, key, scope, buckets=own)
 
 

@@ -18,7 +18,7 @@ from models.parts.moe.config import MoeConfig
 from models.parts.numbers import check_epsilon, check_finite, check_literals
 
 Order = Literal["pre", "post", "parallel", "parallel_two", "sandwich", "reordered"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "silu"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "silu"]
 
 
 def check_dropout(rate: float) -> None:
@@ -54,6 +54,8 @@ class NormConfig:
         "reordered" x + norm(f(x)) (OLMo 2, arXiv 2501.00656, section 3.3.2). All but "post" have a norm at the end.
       branch_scale: factor of what is added to x (Granite: residual_multiplier).
       embedding: the embeddings have a norm too (BLOOM, arXiv 2211.05100, section 3.2.2); of a decoder alone.
+      layer_scale: what a learned factor of each dimension of a sub-layer's output is at first, before the output is added (CaiT,
+        arXiv 2103.17239, section 2: 0.1 to 1e-6, by depth; DINOv2: 1e-5 or 1); 0 has none.
     """
 
     kind: NormKind = "rms"
@@ -62,8 +64,10 @@ class NormConfig:
     order: Order = "pre"
     branch_scale: float = 1.0
     embedding: bool = False
+    layer_scale: float = 0.0
 
     def __post_init__(self) -> None:
+        check_finite(self)
         check_literals(self)
         check_finite(self)
         check_epsilon(self.eps, "eps")

@@ -12,7 +12,7 @@ from models.parts.activations import WITH_EXPERTS as ACTIVATIONS
 from models.parts.nested import changed
 from models.parts.transformer_config import MEANING_OF_BLOCKS
 from models.sharding.layouts import Recipe
-from models.vit.config import MapPooling, TokenPooling, VitConfig
+from models.vit.config import MapPooling, VitConfig
 from models.vit.layouts import LAYOUTS, WITH_EXPERTS
 from models.vit.model import Vit, resized
 
@@ -45,7 +45,7 @@ def resized_table(ours: VitConfig, theirs: VitConfig) -> dict[str, Callable[[np.
 
 def convention(c: VitConfig) -> str:
     """Returns what a count of parameters includes."""
-    token = "class token, " if isinstance(c.pooling, TokenPooling) else ""
+    token = ("", "class token, ", "class and teacher's token, ")[c.tokens]
     pool = "MAP head, " if isinstance(c.pooling, MapPooling) else ""
     head = f"head of {c.head.classes:,} classes" if c.head.classes else "no head"
     heads, dense = c.attention.heads * c.attention.head_dim, c.feed_forward

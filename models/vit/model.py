@@ -21,12 +21,12 @@ from models.parts.layer_group import LayerGroup
 from models.parts.layers import FeedForward, add_bias, dropout, project
 from models.parts.losses import Loss, Ratio, Totals, cross_entropy, is_top_1, per
 from models.parts.moe.layer import check_groups, routing_loss
-from models.parts.transformer import AttentionInputs
+from models.parts.transformer import AttentionInputs, Unnormed
 from models.parts.transformer_config import BlockConfig
 from models.protocol import Batch, ChecksRows, Classifies, Context, ShowsAttention, Staged
 from models.sharding.component import Component
 from models.sharding.params import constant, normal, param, stack_modules, zeros
-from models.vit.config import MapPooling, TokenPooling, VitConfig
+from models.vit.config import DistilledPooling, MapPooling, NormedMeanPooling, TokenAndMeanPooling, TokenPooling, VitConfig
 
 
 class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
@@ -40,11 +40,14 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         inner, m, pixels = scope / "embedding", c.model_dim, c.patches.size * c.patches.size * c.patches.channels
         self.patches = param(k1, (pixels, m), ("pixels", "embed"), normal(pixels**-0.5), inner)
         self.patch_bias = param(k1, (m,), ("embed",), zeros, inner) if c.patches.bias else None
-        self.class_token = param(k2, (m,), ("embed",), zeros, inner) if isinstance(c.pooling, TokenPooling) else None
+        self.class_token = param(k2, (m,), ("embed",), zeros, inner) if c.tokens else None
+        self.teacher_token = param(k2, (m,), ("embed",), zeros, inner) if c.tokens > 1 else None
         places = c.places, m
         self.position_table = param(k3, places, ("positions", "embed"), normal(m**-0.5), inner) if c.places else None
+        self.embedding_norm = transformer.norm(c, inner) if c.patches.norm else None
         self.encoder = stack_modules(lambda k: LayerGroup(c, k, scope / "encoder"), k4, c.layer_groups)
-        self.final_norm = transformer.norm(c, scope / "final_norm")
+        normed_later = isinstance(c.pooling, NormedMeanPooling)
+        self.final_norm = Unnormed() if normed_later else transformer.norm(c, scope / "final_norm")
         self.head = (MapHead if isinstance(c.pooling, MapPooling) else Head)(c, k5, scope / "head")
 
     def __call__(self, batch: Batch) -> jax.Array:
@@ -96,17 +99,20 @@ class Vit(Staged, Classifies, ShowsAttention, ChecksRows):
         if isinstance(c.positions, Sinusoidal):
             rows, columns = c.grid
             x_BLM += jnp.asarray(sinusoids(rows, columns, c.model_dim), x_BLM.dtype)
-        first = isinstance(c.pooling, TokenPooling) and c.pooling.positioned
+        first = c.tokens if isinstance(c.pooling, TokenPooling) and c.pooling.positioned else 0
         table_LM = None if self.position_table is None else self.position_table[...].astype(x_BLM.dtype)
         if table_LM is not None:
             # Whole first: XLA has no way from the cut of a weight to that of positions, and would say so.
             x_BLM += scope.shard(scope.shard(table_LM, None, None)[first:], "length", "act_embed")
-        if self.class_token is not None:
-            token_M = self.class_token[...].astype(x_BLM.dtype)
+        if c.tokens:
+            tokens_KM = jnp.stack([t[...].astype(x_BLM.dtype) for t in (self.class_token, self.teacher_token) if t is not None])
             if table_LM is not None and first:
-                token_M += table_LM[0]
-            x_BLM = jnp.concatenate([jnp.broadcast_to(token_M, (len(x_BLM), 1, c.model_dim)), x_BLM], axis=1)
-        return dropout(scope.shard(x_BLM, "batch", "res_length", "act_embed"), c.dropout, context.key)
+                tokens_KM += table_LM[:first]
+            x_BLM = jnp.concatenate([jnp.broadcast_to(tokens_KM, (len(x_BLM), *tokens_KM.shape)), x_BLM], axis=1)
+        x_BLM = scope.shard(x_BLM, "batch", "res_length", "act_embed")
+        if self.embedding_norm is not None:
+            x_BLM = self.embedding_norm(x_BLM)
+        return dropout(x_BLM, c.dropout, context.key)
 
     def apply_layers(
         self, blocks: LayerGroup, x_BLM: jax.Array, batch: Batch, context: Context, totals: Totals
@@ -148,8 +154,16 @@ class Head(nnx.Module):
         self.c, self.scope, m = c, scope, c.model_dim
         self.pooler = param(k_pooler, (m, m), ("embed", "mlp"), normal(m**-0.5), scope) if c.head.pooler else None
         self.pooler_bias = param(k_pooler, (m,), ("mlp",), zeros, scope) if c.head.pooler else None
-        self.weight = param(k_classes, (m, c.head.classes), ("embed", "labels"), zeros, scope) if c.head.classes else None
-        self.bias = param(k_classes, (c.head.classes,), ("labels",), constant(c.head.bias), scope) if c.head.classes else None
+        self.pooled_norm = transformer.norm(c, scope) if isinstance(c.pooling, NormedMeanPooling) else None
+        self.weight, self.bias = self._classes(k_classes) if c.head.classes else (None, None)
+        taught = isinstance(c.pooling, DistilledPooling) and c.pooling.head and c.head.classes
+        self.teacher_weight, self.teacher_bias = self._classes(k_classes) if taught else (None, None)
+
+    def _classes(self, key: jax.Array) -> tuple[nnx.Param, nnx.Param]:
+        """Makes the matrix and the biases of classes."""
+        outputs, c = self.c.head.classes, self.c
+        weight = param(key, (c.pooled_dim, outputs), ("embed", "labels"), zeros, self.scope)
+        return weight, param(key, (outputs,), ("labels",), constant(c.head.bias), self.scope)
 
     def __call__(self, x_BLM: jax.Array) -> jax.Array:
         """Returns logits [B, C] of the normed output, or without classes pooled vectors [B, M]."""
@@ -158,11 +172,22 @@ class Head(nnx.Module):
             x_BM = jnp.tanh(add_bias(project(x_BM, self.pooler[...], self.scope), self.pooler_bias))
         if self.weight is None:
             return x_BM
-        return add_bias(project(x_BM, self.weight[...], self.scope), self.bias)
+        logits_BC = add_bias(project(x_BM, self.weight[...], self.scope), self.bias)
+        if self.teacher_weight is None:
+            return logits_BC
+        return (logits_BC + add_bias(project(x_BLM[:, 1], self.teacher_weight[...], self.scope), self.teacher_bias)) / 2
 
     def pooled(self, x_BLM: jax.Array) -> jax.Array:
-        """Returns a vector of each picture [B, M]."""
-        return x_BLM[:, 0] if isinstance(self.c.pooling, TokenPooling) else jnp.mean(x_BLM, axis=1)
+        """Returns a vector of each picture [B, M], of two with `TokenAndMeanPooling`."""
+        match self.c.pooling:
+            case TokenAndMeanPooling():
+                return jnp.concatenate([x_BLM[:, 0], jnp.mean(x_BLM[:, 1:], axis=1)], axis=-1)
+            case NormedMeanPooling():
+                assert self.pooled_norm is not None
+                return self.pooled_norm(jnp.mean(x_BLM[:, 1:], axis=1))
+            case TokenPooling():
+                return x_BLM[:, 0]
+        return jnp.mean(x_BLM, axis=1)
 
 
 class MapHead(Head):
@@ -213,12 +238,13 @@ def label_loss(c: VitConfig, logits_BC: jax.Array, labels_B2: jax.Array, weights
 
 
 def patches(images_BHWC: jax.Array, size: int, scope: Component) -> jax.Array:
-    """Returns the patches [B, L, P] of pictures, row by row; the pixels of a patch by row, column and channel.
+    """Returns the whole patches [B, L, P] of pictures, row by row; the pixels of a patch by row, column and channel.
 
     Where the layout cuts "height", a device has whole rows of patches, so that nothing is exchanged as "length" takes its place.
     """
-    b, height, width, channels = images_BHWC.shape
-    x = scope.shard(images_BHWC, "batch", "height", "width", None)
+    b, channels = len(images_BHWC), images_BHWC.shape[-1]
+    height, width = (pixels // size * size for pixels in images_BHWC.shape[1:3])
+    x = scope.shard(images_BHWC, "batch", "height", "width", None)[:, :height, :width]
     x = x.reshape(b, height // size, size, width // size, size, channels).swapaxes(2, 3)
     x_BLP = x.reshape(b, (height // size) * (width // size), size * size * channels)
     return scope.shard(x_BLP, "batch", "length", None)

@@ -22,10 +22,13 @@ DERIVED = {
     "num_key_value_heads",
     "num_kv_heads",
     "pooler_output_size",
+    "projection_size",
     "rope_parameters",
     "sliding_window",
     "word_embed_proj_dim",
 }
+
+PARTS = ("encoder", "decoder", "text_config", "vision_config")  # settings of a model's parts
 
 
 def read(settings: dict[str, Any]) -> object:
@@ -40,7 +43,7 @@ def read(settings: dict[str, Any]) -> object:
 def test_a_setting_that_is_left_out_is_the_default(name):
     """Key for key of a folder of every kind: left out, it gives the model that the default gives, or none."""
     settings = json.loads((FIXTURES / name / "config.json").read_text())
-    sides = [settings, *(side for side in map(settings.get, ("encoder", "decoder")) if isinstance(side, dict))]
+    sides = [settings, *(side for side in map(settings.get, PARTS) if isinstance(side, dict))]
     whole = read(settings)
     assert not isinstance(whole, type)
     for side in sides:

@@ -200,6 +200,23 @@ _ODD = dict(
 _VIT = dict(
     hidden_size=30, num_hidden_layers=2, num_attention_heads=3, intermediate_size=22, image_size=21, patch_size=7, num_channels=3
 )
+_DEIT = _VIT | dict(hidden_size=18)
+_BEIT = _DEIT | dict(use_relative_position_bias=True)
+_DINOV2 = {key: value for key, value in _DEIT.items() if key != "intermediate_size"}
+_TOWERS: dict[str, Any] = dict(
+    vision_config=_DEIT | dict(num_hidden_layers=2),
+    text_config=dict(
+        vocab_size=47,
+        hidden_size=18,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=22,
+        max_position_embeddings=13,
+        pad_token_id=1,
+        bos_token_id=2,
+        eos_token_id=3,
+    ),
+)
 
 _WHISPER = dict(
     vocab_size=101,
@@ -602,6 +619,29 @@ CASES = {
     "vit_classification_larger": Case("ViTForImageClassification", _VIT | dict(num_labels=3, image_size=35)),
     "vit_features": Case("ViTModel", _VIT),
     "vit_features_larger": Case("ViTModel", _VIT | dict(image_size=42, num_hidden_layers=3)),
+    # A teacher's token, with a head of its own or none; factors of layers' outputs, and the mean of patches beside a class token.
+    "deit": Case("DeiTForImageClassification", _DEIT | dict(num_labels=5)),
+    "deit_teacher": Case(
+        "DeiTForImageClassificationWithTeacher", _DEIT | dict(num_labels=3, image_size=35, hidden_act="gelu_new")
+    ),
+    "deit_features": Case("DeiTModel", _DEIT | dict(num_hidden_layers=1)),
+    "dinov2": Case(
+        "Dinov2ForImageClassification", _DINOV2 | dict(num_labels=5, use_swiglu_ffn=True, mlp_ratio=2, layer_norm_eps=1e-5)
+    ),
+    "dinov2_features": Case("Dinov2Model", _DINOV2 | dict(image_size=35, hidden_act="relu", mlp_ratio=1)),
+    # Biases of offsets in the plane, and a norm behind pooling.
+    "beit": Case("BeitForImageClassification", _BEIT | dict(num_labels=5)),
+    "beit_features": Case("BeitModel", _BEIT | dict(image_size=28, layer_scale_init_value=0.0, num_hidden_layers=1)),
+    # Pictures beside texts: a text's end, or the last of all positions; towers of one width and of two.
+    "clip": Case("CLIPModel", _TOWERS | dict(projection_dim=10)),
+    "siglip": Case("SiglipModel", _TOWERS),
+    "siglip_widths": Case(
+        "SiglipModel",
+        dict(
+            vision_config=_TOWERS["vision_config"] | dict(image_size=28, hidden_act="gelu"),
+            text_config=_TOWERS["text_config"] | dict(hidden_size=22, num_attention_heads=11, projection_size=18, pad_token_id=0),
+        ),
+    ),
     "whisper": Case("WhisperForConditionalGeneration", _WHISPER),
     # Fewer layers in the decoder, as large-v3-turbo.
     "whisper_turbo": Case("WhisperForConditionalGeneration", _WHISPER | dict(encoder_layers=4, num_mel_bins=12)),

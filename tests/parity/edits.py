@@ -36,11 +36,21 @@ def edits(config: Mapping[str, Any], known: Mapping[str, Any]) -> Iterator[tuple
     """Yields (what is edited, the config.json) of every edit."""
     for key in sorted((config.keys() | known.keys()) - NAMES):
         now = config.get(key, known.get(key))
-        for how, value in {"left out": ABSENT, "null": None, **_others(now)}.items():
+        of_part = _of_part(now) if key.endswith("_config") else {}
+        for how, value in {"left out": ABSENT, "null": None, **_others(now), **of_part}.items():
             edited = {k: v for k, v in config.items() if k != key} | ({} if value is ABSENT else {key: value})
             if edited != config:
                 yield f"{key} {how}", edited
     yield "an unknown key", dict(config) | {"of_nobody": 3}
+
+
+def _of_part(now: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a part of a model, such as a tower's, with one of its own edited."""
+    changes: dict[str, Any] = {}
+    for key in sorted(now.keys() - NAMES):
+        changes[f"{key} left out"] = {k: v for k, v in now.items() if k != key}
+        changes |= {f"{key} {how}": {**now, key: value} for how, value in {"null": None, **_others(now[key])}.items()}
+    return changes
 
 
 def _others(now: Any) -> dict[str, Any]:
@@ -71,6 +81,8 @@ def inputs(folder: Path, pad: Any) -> dict[str, np.ndarray]:
     """The inputs of a fixture, with padding of this id and no other token like it."""
     stored = load_file(folder / "expected.safetensors")
     given = {k: stored[k] for k in GIVEN if k in stored and k != "prompts"}
+    if "images" in given:
+        return given
     real = np.where(given["tokens"] < 9, given["tokens"] + 9, given["tokens"])
     given["tokens"] = np.where(given["mask"] > 0, real, pad if type(pad) is int and 0 <= pad < 9 else 0).astype(np.int32)
     return given
@@ -103,7 +115,7 @@ def check(name: str, scratch: Path, known: Mapping[str, Mapping[str, Any]]) -> c
             ends["read here alone"] += 1
             print(f"{name}: {edit}: not read by transformers")
             continue
-        key = source.config, given["tokens"].tobytes()
+        key = source.config, *(given[name].tobytes() for name in sorted(given))
         if key not in outputs:
             outputs[key] = ours.outputs(source, given)
         expected = load_file(folder / "outputs.safetensors")

@@ -54,6 +54,8 @@ _KINDS = sorted(
     | {"trocr"}
 )
 
+_TOWERS = ("clip_text_model", "clip_vision_model", "siglip_text_model", "siglip_vision_model")
+
 
 def imported(made: Path, names: Sequence[str]) -> dict[str, float]:
     """How far our outputs are from theirs, for each of their models."""
@@ -70,8 +72,7 @@ def exported(made: Path, to: Path, names: Sequence[str]) -> dict[str, float]:
     """How far their outputs are from ours, for models of the same configs with weights of ours; in shards, too."""
     sources, inputs = {}, {}
     for seed, name in enumerate(names):
-        config = huggingface.HuggingFace(made / name).config
-        config = dataclasses.replace(config, layers=2 * config.layers)
+        config = ours.deeper(huggingface.HuggingFace(made / name).config)
         sources[name] = weights.Arrays(config, ours.fresh(config, seed))
         huggingface.write_folder(sources[name], to / name, max_shard_bytes=(10**9, 30_000)[seed % 2])
         expected = load_file(made / name / "expected.safetensors")
@@ -176,7 +177,7 @@ def main() -> int:
         for version in (4, 5):
             theirs("translators", pieces / PIECES, made, version=version)
         theirs("hear", made / "spectra.safetensors")
-        theirs("defaults", made / "defaults.json", *_KINDS, *MIXTURES)
+        theirs("defaults", made / "defaults.json", *_KINDS, *MIXTURES, *_TOWERS)
         same = agreed(vocabularies(written) | texts(made, written) | translators(made, written))
         if not near or not same:
             print(f"more than {TOLERANCE} apart", file=sys.stderr)

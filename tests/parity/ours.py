@@ -12,15 +12,19 @@ from data.translation.config import Translate
 from data.translation.decoding import TranslationDecoding
 from data.vocabularies.multilingual import Multilingual
 from models.bert.config import BertConfig
+from models.clip.config import ClipConfig
 from models.conformer.config import ConformerConfig, StackedMel, Waveform
 from models.execution import Execution
 from models.families import family_of
 from models.gpt.config import GptConfig
+from models.interchange.settings import value_at
 from models.m2m100.config import M2M100Config
 from models.parts.attention.config import Learned
 from models.parts.decoding import beam_search
 from models.parts.heads_config import Classification, Detection, MaskedLm, SentenceEmbedding, Span, Tagging
+from models.parts.nested import changed
 from models.parts.transformer_config import EncoderDecoderConfig
+from models.protocol import Context
 from models.sharding.component import Component
 from models.sharding.layout import Layout
 from models.sharding.params import describe, to_params, with_params
@@ -64,6 +68,11 @@ def model(source: Weights) -> Any:
 def batch(given: dict[str, np.ndarray], from_first: bool = False) -> dict[str, jax.Array]:
     """Their inputs as ours: an example a row, every position a slot. Positions count from the row's beginning, or from its first
     token."""
+    if "images" in given and "tokens" in given:
+        rows = len(given["images"])
+        arrays = {"images": given["images"][:, None], "images_segments": np.ones((rows, 1), np.int32)}
+        arrays |= {"targets": given["tokens"], "targets_segments": given["mask"]}
+        return {k: jnp.asarray(v) for k, v in arrays.items()}
     if "images" in given and "targets" in given:
         rows, length = given["targets"].shape
         places = np.broadcast_to(np.arange(length, dtype=np.int32), (rows, length))
@@ -126,6 +135,8 @@ def outputs(source: Weights, given: dict[str, np.ndarray]) -> dict[str, np.ndarr
     elif isinstance(config, ConformerConfig):
         positions, name = given["mask"].shape[1], "logits" if config.vocab else "last_hidden_state"
         results = {name: jax.jit(lambda m, b: _heard(m, b))(m, b)[:, :positions]}
+    elif isinstance(config, ClipConfig):
+        results = jax.jit(_compared)(m, b)
     elif isinstance(config, VitConfig):
         results = jax.jit(lambda m, b: {"logits": m(b)} if config.head.classes else _features(m, b))(m, b)
     elif isinstance(config, GptConfig):
@@ -150,6 +161,20 @@ def _counts_from_first(config: Any) -> bool:
 def _heard(m: Any, b: dict[str, jax.Array]) -> jax.Array:
     x_BSM = m.features(b)[0]
     return m.head.logits(x_BSM) if m.c.vocab else x_BSM
+
+
+def _compared(m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    nothing_random = Context.evaluation()
+    pictures_XD, texts_XD = m.picture_vectors(b, nothing_random)[0], m.text_vectors(b, nothing_random)
+    logits_XX = m.similarities(pictures_XD, texts_XD)
+    loss = m.loss(b, nothing_random).value
+    return {"logits_per_image": logits_XX, "image_embeds": pictures_XD, "text_embeds": texts_XD, "loss": loss}
+
+
+def deeper(config: Any) -> Any:
+    """The same model with twice as many layers."""
+    stacks = ("vision.layers", "text.layers") if isinstance(config, ClipConfig) else ("layers",)
+    return changed(config, {path: 2 * value_at(config, path) for path in stacks})
 
 
 def _features(m: Any, b: dict[str, jax.Array]) -> dict[str, jax.Array]:

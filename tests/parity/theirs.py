@@ -32,6 +32,7 @@ from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 # Of which vectors are compared too; and those that have a pooler.
 POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "MPNetModel")
 BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel")
+PICTURES = ("logits", "last_hidden_state", "pooler_output")  # what is compared of a model of pictures
 VERSION = int(transformers.__version__.partition(".")[0])
 
 
@@ -39,6 +40,8 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     """Rows of unequal length, with token types where the model has them. An encoder-decoder's third row has its padding in front,
     and that of an encoder with `left`."""
     mask = (np.arange(13) < np.array([[13], [9]])).astype(np.int32)
+    if hasattr(config, "vision_config"):
+        return pictures_and_texts(config, rng)
     picture = getattr(config, "encoder", config)
     if hasattr(picture, "patch_size"):
         shape = 2, picture.image_size, picture.image_size, picture.num_channels
@@ -70,6 +73,19 @@ def inputs(config, rng: np.random.Generator, left: bool = False) -> dict[str, np
     return arrays
 
 
+def pictures_and_texts(config, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Three pictures and texts, which end; SigLIP's rows are as long as its table, CLIP's third has its padding in front."""
+    vision, text = config.vision_config, config.text_config
+    shape = 3, vision.image_size, vision.image_size, vision.num_channels
+    length = text.max_position_embeddings
+    mask = (np.arange(length) < np.array([[length], [max(2, length - 4)], [max(1, length - 7)]])).astype(np.int32)
+    tokens = np.where(mask > 0, rng.integers(4, text.vocab_size, mask.shape), text.pad_token_id).astype(np.int32)
+    tokens[np.arange(3), mask.sum(axis=1) - 1] = text.eos_token_id
+    if config.model_type == "clip":
+        tokens[2], mask[2] = (np.roll(row[2], length - mask[2].sum()) for row in (tokens, mask))
+    return {"images": rng.normal(size=shape).astype(np.float32), "tokens": tokens, "mask": mask}
+
+
 def randomize(model, rng: np.random.Generator) -> None:
     """Weights of a size that makes every one of them matter; biases and norms too, which start as zeros and ones."""
     computed = {name for name, module in model.named_modules() if "Sinusoidal" in type(module).__name__}
@@ -79,7 +95,7 @@ def randomize(model, rng: np.random.Generator) -> None:
                 continue
             draw = rng.normal(size=p.shape) / (p.shape[-1] ** 0.5 if p.ndim > 1 else 3)
             is_norm = p.ndim == 1 and name.endswith("weight")
-            p.copy_(torch.from_numpy(draw + is_norm))
+            p.copy_(torch.from_numpy(np.asarray(draw + is_norm)))
         for name, kept in sorted(model.named_buffers()):
             if name.endswith(("running_mean", "running_var", "e_score_correction_bias", "final_logits_bias")):
                 kept.copy_(torch.from_numpy(rng.uniform(0.5, 2, size=kept.shape)))
@@ -91,9 +107,12 @@ def outputs(model, given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         pictures = torch.from_numpy(given["images"]).permute(0, 3, 1, 2)
         if "targets" in given:
             return written(model, {"pixel_values": pictures}, torch.from_numpy(given["targets"]).long())
+        if "tokens" in given:
+            return compared(model, pictures, torch.from_numpy(given["tokens"]).long(), torch.from_numpy(given["mask"]).long())
         with torch.no_grad():
             out = model(pixel_values=pictures)
-        return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if isinstance(v, torch.Tensor)}
+        # Of a DeiT with a teacher's head their mean is enough.
+        return {k: np.ascontiguousarray(v.numpy()) for k, v in out.items() if k in PICTURES}
     if "samples" in given or "pairs" in given:
         with torch.no_grad():
             if "samples" in given:
@@ -134,6 +153,17 @@ def continuations(model, given: dict[str, np.ndarray]) -> np.ndarray:
         with torch.no_grad():
             ids.append(model.generate(row, **settings, eos_token_id=10_000, suppress_tokens=[0])[0, row.shape[1] :].numpy())
     return np.stack(ids).astype(np.int32)
+
+
+def compared(model, pictures: torch.Tensor, tokens: torch.Tensor, mask: torch.Tensor) -> dict[str, np.ndarray]:
+    """Vectors and logits of pictures and texts, and the loss of all pairs. SigLIP sees padding as it sees words."""
+    more = {}
+    if model.config.model_type == "clip":  # a text's positions count from its first token
+        more = {"attention_mask": mask, "position_ids": (mask.cumsum(1) - 1).clamp(min=0)}
+    with torch.no_grad():
+        out = model(pixel_values=pictures, input_ids=tokens, return_loss=True, **more)
+    names = ("logits_per_image", "image_embeds", "text_embeds", "loss")
+    return {name: np.ascontiguousarray(out[name].numpy()) for name in names}
 
 
 def written(model, source: dict[str, torch.Tensor], targets: torch.Tensor) -> dict[str, np.ndarray]:

@@ -150,6 +150,8 @@ LATER = (
     *("model.inputs.", "model.logits_bias", "model.output.divisor", "model.norm.branch_scale", "model.norm.embedding"),
     *("model.layer.causal", "model.towers.audio.layer.causal"),
     *("model.distinct", "model.embedding.size", "model.head.vector"),
+    *("model.norm.layer_scale", "model.patches.norm", "model.patches.cut", "model.towers.audio.norm.layer_scale"),
+    *(f"model.towers.{name}" for name in ("vision.norm.layer_scale", "vision.patches.norm", "vision.patches.cut")),
 )
 
 

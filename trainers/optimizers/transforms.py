@@ -170,7 +170,7 @@ def _without_lowest(infos: PyTree, n: int) -> optax.GradientTransformation:
     """Zeroes the updates of the first n layers of every stack."""
 
     def zero_lowest(info: ParamInfo, u: Any) -> Any:
-        if info.axes[0] != "layers":
+        if info.axes[:1] != ("layers",):
             return u
         schedule, layers = one_f_one_b.stage_schedule(info), np.arange(len(u))
         layers = to_stage_order(layers, schedule) if schedule else layers

@@ -30,7 +30,10 @@ def _read_vision(theirs: Settings) -> Fields:
 
 def _write_vision(c: MultimodalConfig) -> dict[str, Any]:
     assert c.towers.vision is not None  # the only tower left
-    return {"encoder": VIT.write_config(changed(c.towers.vision, {"head.pooler": True}))}
+    settings = VIT.write_config(changed(c.towers.vision, {"head.pooler": True}))
+    if (kind := settings["model_type"]) != "vit":
+        raise InterchangeError(f"towers.vision: no captioner with an encoder of type {kind!r} is written here, only 'vit'")
+    return {"encoder": settings}
 
 
 def _check_decoder(theirs: Settings, settings: Settings) -> None:

@@ -257,6 +257,24 @@ class LearnedAndBuckets(Learned):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativePatches:
+    """A learned bias of each head for each offset of two patches in rows and columns, and three for a class token before them:
+    from it, to it, and its own (BEiT, arXiv 2106.08254, section 2.3). Each layer has a table of its own.
+
+    Attributes:
+      rows, columns: of patches.
+    """
+
+    rows: int
+    columns: int
+
+    @property
+    def buckets(self) -> int:
+        """Biases of a head."""
+        return (2 * self.rows - 1) * (2 * self.columns - 1) + 3
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Sinusoidal:
     """Sines and cosines of positions, added to the embeddings (Vaswani et al. 2017, section 3.5)."""
 
@@ -274,7 +292,7 @@ class Alibi:
         return (*(2 ** (-8 * i / whole) for i in range(1, whole + 1)), *more)
 
 
-Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | Sinusoidal | Alibi | None
+Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | RelativePatches | Sinusoidal | Alibi | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

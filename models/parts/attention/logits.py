@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.ad_checkpoint import checkpoint_name
 
+from models.parts.attention.config import RelativePatches
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import soft_cap
 
@@ -20,6 +21,7 @@ def masked_logits(
     limit: float,
     max_distance: int,
     gate_BNL: jax.Array | None = None,
+    patches: RelativePatches | None = None,
 ) -> jax.Array:
     """Returns capped, biased and masked logits [B, N, L, S], in float32 at least.
 
@@ -32,7 +34,7 @@ def masked_logits(
     logits_BNLS = scores(q_BLND, k_BSGD)
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
     if table is not None:
-        biases = relative_biases(table.astype(logits_BNLS.dtype), mask, max_distance)
+        biases = relative_biases(table.astype(logits_BNLS.dtype), mask, max_distance, patches)
         logits_BNLS += biases if gate_BNL is None else gate_BNL.astype(logits_BNLS.dtype)[..., None] * biases
     # A row with no key at all (padding) becomes uniform, not NaN: -1e9 is finite.
     logits_BNLS = logits_BNLS + jnp.where(mask.matrix(), 0.0, -1e9).astype(logits_BNLS.dtype)[:, None]
@@ -65,20 +67,34 @@ def product(dimensions: str, groups: int, a: jax.Array, b: jax.Array, dtype: jnp
     return y.reshape(y.shape[0], -1, *y.shape[3:]) if "H" in output else y
 
 
-def relative_biases(table: jax.Array, mask: AttentionMask, max_distance: int) -> jax.Array:
+def relative_biases(table: jax.Array, mask: AttentionMask, max_distance: int, patches: RelativePatches | None) -> jax.Array:
     """Returns the biases of pairs of queries and keys, like logits [B, N, L, S] but for dimensions that are 1 or missing.
 
     Args:
-      table: a bias for each of K buckets of relative positions up to `max_distance` [N, K]; if that is 0, the slopes [N, 1] of a
-        bias that falls with the distance (ALiBi); or the biases themselves [N, L, S].
+      table: a bias for each of K buckets of relative positions up to `max_distance` [N, K], or of offsets of `patches`; without
+        either, the slopes [N, 1] of a bias that falls with the distance (ALiBi); or the biases themselves [N, L, S].
     """
     if table.ndim == 3:
         return table
+    if patches is not None:
+        return jnp.moveaxis(table.T[patch_buckets(mask, patches)], -1, 1)
     if not max_distance:
         return table[:, :, None] * mask.distance()[:, None]
     buckets_BLS = relative_buckets(mask.distance(), table.shape[1], max_distance, bidirectional=not mask.causal)
     # A product with one-hot buckets, not a gather: TPUs gather single numbers, and add up their gradients, one at a time.
     return jnp.einsum("NK,BLSK->BNLS", table, jax.nn.one_hot(buckets_BLS, table.shape[1], dtype=table.dtype))
+
+
+def patch_buckets(mask: AttentionMask, patches: RelativePatches) -> jax.Array:
+    """Returns the number of each query's and key's offset [B or 1, L, S]: by rows, then by columns, then the three of a class
+    token, which has the first place."""
+    query_BL1, key_B1S = mask.index_BL[:, :, None], mask.index_BS[:, None, :]
+    (from_row, from_column), (to_row, to_column) = (jnp.divmod(place - 1, patches.columns) for place in (query_BL1, key_B1S))
+    rows = from_row - to_row + patches.rows - 1
+    offset_BLS = rows * (2 * patches.columns - 1) + from_column - to_column + patches.columns - 1
+    from_token, to_token = query_BL1 == 0, key_B1S == 0
+    of_token_BLS = patches.buckets - jnp.where(from_token & to_token, 1, jnp.where(from_token, 3, 2))
+    return jnp.where(from_token | to_token, of_token_BLS, offset_BLS)
 
 
 def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bidirectional: bool) -> jax.Array:

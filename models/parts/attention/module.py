@@ -1,6 +1,7 @@
 """Multi-head attention. B batch, L queries, S keys, M model, N heads, G heads of keys and values, D size of a head."""
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +10,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.config import Alibi, GatedBuckets, GroupedQuery, RelativeBuckets
+from models.parts.attention.config import Alibi, GatedBuckets, GroupedQuery, RelativeBuckets, RelativePatches
 from models.parts.attention.logits import masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
@@ -35,7 +36,13 @@ class Attention(nnx.Module):
     """
 
     def __init__(
-        self, c: BlockConfig, key: jax.Array, scope: Component, *, buckets: RelativeBuckets | None = None, source_dim: int = 0
+        self,
+        c: BlockConfig,
+        key: jax.Array,
+        scope: Component,
+        *,
+        buckets: RelativeBuckets | RelativePatches | None = None,
+        source_dim: int = 0,
     ):
         a, m = c.attention, c.model_dim
         source_dim = source_dim or m
@@ -44,6 +51,7 @@ class Attention(nnx.Module):
         # Distances are the layer's own or of a table that layers share.
         self.max_distance: int = getattr(c.positions, "max_distance", 0)
         self.slopes = c.positions.slopes(a.heads) if isinstance(c.positions, Alibi) else None
+        self.patches = buckets if isinstance(buckets, RelativePatches) else None
         self.scale = (a.scale_dim or a.head_dim) ** -0.5
         self.key_shards = ring.num_shards(scope)
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
@@ -136,8 +144,11 @@ class Attention(nnx.Module):
         Biases that layers share are left out.
         """
         q_BLND = self._queries(x_BLM, rotation, "length")
-        logits = masked_logits(q_BLND, kv[0], self._table(None), mask, limit=self.cap, max_distance=self.max_distance)
-        return jax.nn.softmax(logits)
+        return jax.nn.softmax(self._logits(q_BLND, kv[0], self._table(None), mask, gate_BNL=self._gates(x_BLM)))
+
+    @property
+    def _logits(self) -> Callable[..., jax.Array]:
+        return functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, patches=self.patches)
 
     def __call__(
         self,
@@ -165,7 +176,7 @@ class Attention(nnx.Module):
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
         table = self._table(bias_NK)
-        logits = functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, gate_BNL=self._gates(x_BLM))
+        logits = functools.partial(self._logits, gate_BNL=self._gates(x_BLM))
         dropping = key is not None and rate > 0
         biased = table is not None or self.sinks is not None
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):

@@ -44,7 +44,7 @@ def stage_schedule(info: ParamInfo) -> Schedule | None:
     """Returns the schedule in whose stage order (models.sharding.pipelines.gpipe.to_stage_order) a parameter's layers are kept
     between steps; None if they are in the model's order."""
     for path, pipeline in info.scope.layout.pipelines:
-        within = info.axes[0] == "layers" and f"{info.scope.path}.".startswith(f"{path}.")
+        within = info.axes[:1] == ("layers",) and f"{info.scope.path}.".startswith(f"{path}.")
         if within and pipeline.schedule == "1f1b" and pipeline.chunks > 1:
             return gpipe.schedule_of(info.scope.at(path), pipeline, info.shape[0])
     return None

@@ -138,6 +138,8 @@ def test_pieces_are_those_of_the_whole():
         ("electra_discriminator", Lora(rank=2, alpha=4.0, targets=("query", "value", "output.dense"))),
         ("albert", Lora(rank=2, alpha=4.0, targets=("attention.query", "ffn_output"))),
         ("mpnet_masked_lm", Lora(rank=2, alpha=4.0, targets=("attn.q", "attn.v", "intermediate.dense"))),
+        ("dinov2", Lora(rank=2, alpha=4.0, targets=("query", "wi"))),
+        ("clip", Lora(rank=2, alpha=4.0, targets=("q_proj", "fc2"))),
     ],
 )
 def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
