@@ -33,7 +33,7 @@ FAMILY = Family(
     policies=POLICIES,
     default_experiment=lambda c: _DEFAULT_EXPERIMENTS[type(c.head).__name__],
     deterministic=lambda c, lengths: dataclasses.replace(c, layers=4 + c.bare_first, dropout=0.0),
-    semantic_fields=(*MEANING_OF_LM, "positions.first"),
+    semantic_fields=(*MEANING_OF_LM, "positions.first", "layers"),  # shared layers have the same shapes at any depth
     same_outputs=lambda ours, theirs: _computes(ours.head) == _computes(theirs.head),
     shared=frozenset({"head.pooler", "head.pooler_bias"}),
 )

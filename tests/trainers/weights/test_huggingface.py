@@ -445,6 +445,11 @@ def test_another_model_is_refused():
     weights.check(shapes_of(other), source)
     with pytest.raises(InterchangeError, match=r"'gelu', this one has 'gelu_tanh'; set --model\.feed_forward\.activation gelu"):
         weights.fitting(other, shapes_of(other), source)
+    shared = HuggingFace(FIXTURES / "albert")  # whose layers have one shape at any depth
+    deeper = changed(shared.config, {"layers": 8})
+    weights.check(shapes_of(deeper), shared)
+    with pytest.raises(InterchangeError, match=r"layers=4, this one has 8; set --model\.layers 4"):
+        weights.fitting(deeper, shapes_of(deeper), shared)
 
 
 # --- released weights ---------------------------------------------------------------------------------------------
