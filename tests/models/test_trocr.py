@@ -19,7 +19,7 @@ from models.parts.nested import changed
 from models.sharding.params import describe
 from tests.parity import ours
 from tests.parity.live import FIXTURES
-from tests.parity.odd_models import DRAWS
+from tests.parity.odd import DRAWS
 from trainers.weights.huggingface import HuggingFace
 
 _ENCODER = dict(model_type="vit", image_size=384, qkv_bias=False)

@@ -1,7 +1,7 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
-theirs.py odd CASES TO                the same of the cases in a JSON file: classes and settings by name
+theirs.py odd CASES TO                 the same of the cases in a JSON file: by name class, settings, whether rows are padded in front
 theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py edited FOLDER...             the same of folders that may not be read, of which nothing is written then
@@ -465,8 +465,8 @@ if __name__ == "__main__":
         case ["make", to, *names]:
             make(Path(to), names)
         case ["odd", cases, to]:
-            for name, (architecture, settings) in json.loads(Path(cases).read_text()).items():
-                make_one(Path(to) / name, architecture, settings)
+            for name, (architecture, settings, left) in json.loads(Path(cases).read_text()).items():
+                make_one(Path(to) / name, architecture, settings, left=left)
         case ["defaults", to, *types]:
             defaults(Path(to), types)
         case ["run", *folders]:
