@@ -1,7 +1,7 @@
 """The side of `transformers`, in an environment of its own (`make parity`); knows nothing of the zoo's code.
 
 theirs.py make TO [NAME...]            a folder for each case, with inputs and the model's outputs in expected.safetensors
-theirs.py odd CASES TO                 the same of the cases in a JSON file: by name class, settings, whether rows are padded in front
+theirs.py odd CASES TO                 the same of the cases in a JSON file: class, settings, padding in front
 theirs.py defaults TO TYPE...          the settings of configs of these model types that are given none
 theirs.py run FOLDER...                the outputs of models that the zoo wrote, to outputs.safetensors beside them
 theirs.py edited FOLDER...             the same of folders that may not be read, of which nothing is written then
