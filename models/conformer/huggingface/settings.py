@@ -91,19 +91,19 @@ def _model_type(
     """
     rates = ("attention_dropout", "activation_dropout", "feat_proj_dropout", "final_dropout")
     keys = ("num_hidden_layers", "hidden_size", "intermediate_size", "num_attention_heads")
-    paths, heard = ("layers", "model_dim", "hidden_dim", "heads"), initial.get("front", Waveform)
+    paths, hears = ("layers", "model_dim", "hidden_dim", "heads"), initial.get("front", Waveform)
     return ModelType(
         config=ConformerConfig,
         name=name,
         architectures=_architectures(name),
         null_is_default=True,
         fields={
-            "front.stride": lambda c: heard.stride,
+            "front.stride": lambda c: hears.stride,
             "norm_eps": 1e-5,
             "objective": lambda c: Ctc(vocab=c.vocab) if c.vocab else None,
             **fields,
         },
-        initial={"front": heard, **initial},
+        initial={"front": hears, **initial},
         rows=(
             *(Setting(key, path, int, size) for key, path, size in zip(keys, paths, sizes, strict=True)),
             fixed("layer_norm_eps", 1e-5),
@@ -166,7 +166,14 @@ _WAVLM = _transformer(
 _WAV2VEC2_CONFORMER = _model_type(
     "Wav2Vec2Conformer",
     {"layer": ConformerLayer, "layer.norm": BatchNorm()},
-    {"layer.norm": _batch_norm, "layer.bias": False, "layer.causal": False, "positions": None, "final_norm": True},
+    {
+        "front.norms_projection": lambda c: True,
+        "layer.norm": _batch_norm,
+        "layer.bias": False,
+        "layer.causal": False,
+        "positions": None,
+        "final_norm": True,
+    },
     choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative"),
     Setting("conv_depthwise_kernel_size", "layer.kernel", int, 31),
     _activation("swish", "silu"),

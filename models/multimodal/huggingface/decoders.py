@@ -28,9 +28,9 @@ def _read_positions(theirs: Settings) -> Fields:
 
 
 def _write_positions(c: MultimodalConfig) -> dict[str, Any]:
-    learned = isinstance(c.positions, Learned)
-    rows = {"max_position_embeddings": c.positions.rows - _FIRST} if learned else {}
-    return {"use_learned_position_embeddings": learned, "pad_token_id": _PADDING} | rows
+    learned = c.positions if isinstance(c.positions, Learned) else None
+    rows = {"max_position_embeddings": learned.rows - _FIRST} if learned else {}
+    return {"use_learned_position_embeddings": learned is not None, "pad_token_id": _PADDING} | rows
 
 
 def _read_seam(theirs: Settings) -> Fields:

@@ -57,13 +57,13 @@ def compare(name: str, count: int, scratch: Path) -> float:
         mine = weights.Arrays(source.config, ours.fresh(source.config, i))
         huggingface.write_folder(mine, scratch / "written" / case)
         save_file(given, scratch / "written" / case / "inputs.safetensors")
-        np.savez(scratch / "written" / case / "ours.npz", **ours.outputs(mine, given))
+        save_file(ours.outputs(mine, given), scratch / "written" / case / "ours.safetensors")
     theirs("run", *(scratch / "written" / case for case in there))
     back = {}
     for case in there:
         folder = scratch / "written" / case
         got, given = load_file(folder / "outputs.safetensors"), load_file(folder / "inputs.safetensors")
-        back[case] = ours.distance(dict(np.load(folder / "ours.npz")), got, given["mask"]) / largest(got)
+        back[case] = ours.distance(load_file(folder / "ours.safetensors"), got, given["mask"]) / largest(got)
     print(
         f"{name:<20}{len(there)} models: import {max(there.values()):.1e}, export {max(back.values()):.1e}; {refused} refused",
         flush=True,
