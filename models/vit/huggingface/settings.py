@@ -66,7 +66,6 @@ _ACTIVATION = Setting("hidden_act", "feed_forward.activation", Activation, "gelu
 _COMMON: Fields = without(MULTI_HEAD, "attention.biases") | {
     "norm.order": "pre",
     "positions": LearnedPatches(),
-    "pooling.positioned": True,
     "moe": None,
     "patches.bias": True,
     "patches.norm": False,
@@ -99,12 +98,15 @@ def _outputs(architectures: tuple[str, ...]) -> Row:
 
 
 def _vit(name: str, architectures: tuple[str, ...], pooling: type) -> ModelType:
+    of_pooling: Fields = {"pooling": TokenPooling()}
+    if pooling is DistilledPooling:  # whose field a row reads
+        of_pooling = {"pooling.class": lambda c: pooling.__name__}
     return ModelType(
         config=VitConfig,
         name=name,
         architectures=architectures,
         null_is_default=True,
-        fields=_FIELDS | {"pooling.class": lambda c: pooling.__name__, "head.pooler": lambda c: not c.head.classes},
+        fields=_FIELDS | of_pooling | {"head.pooler": lambda c: not c.head.classes},
         initial={"pooling": pooling()},
         rows=(
             *_rows(hidden=_HIDDEN, patch=16, eps=1e-12, outputs=_outputs(architectures)),
@@ -156,7 +158,7 @@ _DINOV2 = ModelType(
     name="DINOv2",
     architectures=_DINOS,
     null_is_default=True,
-    fields=without(_COMMON, "feed_forward.gated", "pooling.positioned")
+    fields=without(_COMMON, "feed_forward.gated")
     | {"pooling": lambda c: TokenAndMeanPooling() if c.head.classes else TokenPooling(), "head.pooler": False},
     rows=(
         *_rows(
@@ -189,7 +191,7 @@ _BEIT = ModelType(
     name="BEiT",
     architectures=_BEITS,
     null_is_default=True,
-    fields=without(_COMMON, "positions", "pooling.positioned")
+    fields=without(_COMMON, "positions")
     | {
         "attention.biases": "qvo",
         "positions.class": lambda c: "RelativePatches",
