@@ -21,7 +21,7 @@ def _stack(rng: np.random.Generator) -> dict[str, Any]:
 
 def _wave(rng: np.random.Generator) -> dict[str, Any]:
     return _stack(rng) | dict(
-        conv_dim=[below(rng, 9, 2)] * 7,
+        conv_dim=[below(rng, 12, 4)] * 7,
         conv_bias=flag(rng),
         do_stable_layer_norm=flag(rng),
         feat_extract_norm=str(rng.choice(["group", "layer"])),
