@@ -71,6 +71,7 @@ class Entry:
       alternating: the parts' outputs follow each other in turn, not side by side.
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
+      scale: our numbers divided by theirs.
     """
 
     theirs: str
@@ -84,6 +85,7 @@ class Entry:
     file: Shape = ()
     order: tuple[int, ...] = ()
     alternating: bool = False
+    scale: float = 1.0
 
     @property
     def stacked(self) -> Shape:
@@ -113,6 +115,8 @@ class Entry:
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
         """Returns our parameters of one layer from a tensor of theirs."""
+        if self.scale != 1:
+            theirs = (theirs.astype(np.float64) * self.scale).astype(np.float32)
         if self.file:
             theirs = (theirs.transpose(self.order) if self.order else theirs).reshape(self._shape)
         if self.pairs:
@@ -127,6 +131,8 @@ class Entry:
         """Returns a tensor of theirs from our parameters of one layer: the inverse of `split`."""
         pieces = [x.reshape(part.flat) for x, part in zip(ours, self.parts, strict=True)]
         matrix = np.concatenate(pieces, -1)
+        if self.scale != 1:
+            matrix = (matrix.astype(np.float64) / self.scale).astype(np.float32)
         if self.alternating:
             matrix = np.stack(pieces, -1).reshape(matrix.shape)
         theirs = matrix.T if self.transposed else matrix
@@ -219,6 +225,22 @@ def fused(
 def _between(theirs: str) -> str:
     """Returns what stands between the parts of a name."""
     return "/" if "/" in theirs else "."
+
+
+def as_linen(entries: Iterable[Entry], *, joined: bool) -> list[Entry]:
+    """Returns entries under the last names and in the layout that Flax Linen's modules have: a kernel is [in, out].
+
+    Args:
+      joined: several dimensions, as heads and a head's, are one; otherwise a kernel has the dimensions of ours.
+    """
+
+    def of(e: Entry) -> Entry:
+        kernel = e.parts[0].inputs > 0
+        theirs = f"{e.theirs.removesuffix('.weight')}.{'kernel' if kernel else 'scale'}"
+        shape = e.parts[0].shape if kernel and not joined else ()
+        return dataclasses.replace(e, theirs=theirs, transposed=False, file=shape)
+
+    return [of(e) if e.theirs.endswith(".weight") else e for e in entries]
 
 
 def without_prefix(entries: Iterable[Entry], prefix: str) -> list[Entry]:

@@ -1,4 +1,5 @@
-"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file or one of bare arrays."""
+"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file, bare arrays, a checkpoint of T5X
+or MaxText."""
 
 import dataclasses
 import os
@@ -13,7 +14,7 @@ from models.errors import nearest, shortened
 from models.execution import Dtype, Execution
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
-from trainers.weights import bare, huggingface, peft, release
+from trainers.weights import bare, huggingface, peft, release, tensorstores
 from trainers.weights.source import Arrays, Weights, precision
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
@@ -53,21 +54,24 @@ def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment
     if peft.is_adapter(path):
         return None, _adapted(path, base)
     if (path / CTRANSLATE2).exists():
-        return None, bare.Bare(path / CTRANSLATE2)
+        return None, bare.Bare(path / CTRANSLATE2, bare.FILES[".bin"])
     if (path / huggingface.CONFIG).exists():
         return None, huggingface.HuggingFace(path)
     if (path / release.CHECKPOINTS).exists():
         return _run(path, step)
+    if path.is_dir() and (form := bare.form_of(path)):
+        return None, bare.Bare(path, form)
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
     if len(files) == 1 and files[0].suffix == ".gguf":
         from trainers.weights.gguf import Gguf  # its library takes a sixth of a second, which others need not wait for
 
         return None, Gguf(files[0])
-    if len(files) == 1 and files[0].suffix in bare.FORMS:
-        return None, bare.Bare(files[0])
+    if len(files) == 1 and (form := bare.form_of(files[0])):
+        return None, bare.Bare(files[0], form)
     raise InterchangeError(
         f"{path} holds no weights: expected a release ({release.SUMS}), a run ({release.CHECKPOINTS}/), a Hugging Face folder "
-        f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
+        f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, a checkpoint of T5X ({tensorstores.T5X}) or MaxText "
+        f"({tensorstores.ITEMS}/), one GGUF file, or an .npz or safetensors file of a known model"
     )
 
 

@@ -51,6 +51,11 @@ READ = (
     "*.safetensors",
     "*.safetensors.index.json",
     "*.npz",
+    "*.msgpack",
+    "*.msgpack.index.json",
+    "checkpoint",  # T5X's
+    "_METADATA",  # Orbax's, as MaxText's are
+    "items",
 )
 
 
