@@ -1,7 +1,7 @@
 """LLaMA and Mistral in MaxText's checkpoints. No JAX.
 
-The model is the one that its config.yml describes; sizes are those of the arrays. MaxText does not scale attention's products: its
-queries' matrices are ours divided by the square root of a head's size. Its Llama 3.1 turns neighbouring dimensions of a head.
+The model is the one that its config.yml describes; sizes are those of the arrays. MaxText does not scale attention's products:
+its queries' matrices are ours divided by the square root of a head's size. Its Llama 3.1 turns neighbouring dimensions of a head.
 """
 
 import dataclasses
@@ -47,8 +47,8 @@ _ONLY: dict[str, tuple[Any, ...]] = {
 
 class _MaxText(ArrayFiles[GptConfig]):
     def read_config(self, shapes: Mapping[str, Shape], settings: Settings) -> GptConfig:
-        """Returns the configuration of the model of a checkpoint. Raises InterchangeError for another than LLaMA's or Mistral's, or
-        where an array that tells a size is missing."""
+        """Returns the configuration of the model of a checkpoint. Raises InterchangeError for another than LLaMA's or Mistral's,
+        or where an array that tells a size is missing."""
 
         def sizes(name: str, dimensions: int) -> Shape:
             if len(shape := shapes.get(name, ())) != dimensions:

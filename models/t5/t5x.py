@@ -48,7 +48,9 @@ class _T5x(ArrayFiles[T5Config]):
         gated = f"{_FIRST}mlp.wi_0.kernel" in shapes
         (vocab, width), (heads, buckets) = sizes(_TABLE), sizes(f"encoder.{_BIAS}")
         inner, hidden = (sizes(f"{_FIRST}{name}.kernel")[1] for name in ("attention.query", "mlp.wi_0" if gated else "mlp.wi"))
-        depths = {side: len({n.split(".")[1] for n in shapes if n.startswith(f"{side}.layers_")}) for side in ("encoder", "decoder")}
+        depths = {
+            side: len({n.split(".")[1] for n in shapes if n.startswith(f"{side}.layers_")}) for side in ("encoder", "decoder")
+        }
         theirs: dict[str, Any] = dict(
             model_type="t5",
             vocab_size=vocab,

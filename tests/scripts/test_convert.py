@@ -48,7 +48,7 @@ UNREAD = {"captioner": ("pooler.",), "wav2vec2_conformer": ("pos_conv_embed.", "
 def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys):
     """A Hugging Face folder becomes a sound release with the folder's model, and that the same folder again."""
     source, middle, back = FIXTURES / name, tmp_path / "release", tmp_path / "back"
-    assert run(monkeypatch, capsys, "from-hf", source, "--to", middle) == str(middle)
+    assert run(monkeypatch, capsys, "from", source, "--to", middle) == str(middle)
     release.verify(middle)
     result = release.Release(middle)
     assert result.config == HuggingFace(source).config
@@ -63,7 +63,7 @@ def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys
 
 def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     """Logits of the release are bit for bit those of the folder that it was made from; the layout asked for is kept."""
-    run(monkeypatch, capsys, "from-hf", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
+    run(monkeypatch, capsys, "from", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
     expected = load_file(FIXTURES / "llama/expected.safetensors")
     given = {k: expected[k] for k in ("tokens", "mask")}
     a, b = (ours.outputs(load_any.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
@@ -76,10 +76,11 @@ def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):
     """The wrong command, another family's experiment, a layout that doesn't fit, an existing folder: one line each."""
     to = tmp_path / "new"
     for args, part in {
-        ("from-gguf", FIXTURES / "gpt2", "--to", to): "which from-gguf does not read",
-        ("from-hf", FIXTURES / "gpt2", "--to", to, "--experiment", "bert.base"): "bert.base is no experiment of family 'gpt'",
-        ("from-hf", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
-        ("from-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
+        ("from", FIXTURES / "gpt2/nothing", "--to", to): "there is no such file or folder",
+        ("from", FIXTURES, "--to", to): "holds no weights: expected a release",
+        ("from", FIXTURES / "gpt2", "--to", to, "--experiment", "bert.base"): "bert.base is no experiment of family 'gpt'",
+        ("from", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
+        ("from", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
         ("to-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
     }.items():
         with pytest.raises(ValueError, match=part) as caught:

@@ -1,7 +1,7 @@
 """Arrays by name without Hugging Face's configuration, as weights to start from: a family knows its own by names and shapes.
 
-Files: .npz (AugReg's ViT), safetensors under the names of the original code (Whisper's), and CTranslate2's model.bin. Folders: T5X's
-and MaxText's checkpoints.
+Files: .npz (AugReg's ViT), safetensors under the names of the original code (Whisper's), and CTranslate2's model.bin. Folders:
+T5X's and MaxText's checkpoints.
 """
 
 import dataclasses

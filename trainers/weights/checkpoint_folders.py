@@ -1,4 +1,4 @@
-"""Writes models as checkpoints of T5X and of MaxText, float32, a tensor at a time (trainers/weights/tensorstores.py reads them)."""
+"""Writes models as checkpoints of T5X and of MaxText, float32, a tensor at a time; tensorstores.py reads them."""
 
 import json
 import math

@@ -80,7 +80,9 @@ class _Walk:
             case "value":
                 return size
             case "text":
-                return self._taken(untrusted.bounded(size, untrusted.PIECE, "bytes in a name", InterchangeError, self._path)).decode()
+                return self._taken(
+                    untrusted.bounded(size, untrusted.PIECE, "bytes in a name", InterchangeError, self._path)
+                ).decode()
             case "bytes":
                 start = self._file.tell()
                 self._pass(size)
@@ -116,7 +118,9 @@ class _Walk:
         for _ in range(size):
             name = self._value(level + 1)
             if not isinstance(name, str) or name in pairs:
-                raise self._damaged(f"a map has the name {shortened(repr(name))} " + ("twice" if isinstance(name, str) else "in it"))
+                raise self._damaged(
+                    f"a map has the name {shortened(repr(name))} " + ("twice" if isinstance(name, str) else "in it")
+                )
             pairs[name] = self._value(level + 1)
         return self._joined(pairs) if _PIECES in pairs else pairs
 

@@ -66,6 +66,7 @@ class HuggingFace:
     Attributes:
       theirs: the contents of config.json.
       folder: the folder that was read.
+      written_as: the form of its tensors, for people.
 
     Raises:
       InterchangeError: a file is missing, damaged or a pickle; the model is not one of ours; or the tensors are not those
@@ -84,6 +85,7 @@ class HuggingFace:
         self.shapes = tensors.shapes(entries)
         self._read = tensors.reader(entries, in_folder.fetch, folder)
         by_file = dict.fromkeys(in_folder.files.values())
+        self.written_as = "Flax's msgpack" if any(isinstance(file, FlaxFile) for file in by_file) else "safetensors"
         floats = ((dtype.name, file.shapes[name]) for file in by_file for name, dtype in file.floats.items())
         self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None

@@ -1,7 +1,7 @@
-"""Arrays that TensorStore keeps in folders: T5X's checkpoints and Orbax's, as MaxText writes them. A chunk is read when it is needed.
+"""Arrays that TensorStore keeps in folders: T5X's checkpoints and Orbax's, as MaxText writes them, read a chunk at a time.
 
-T5X: a msgpack file `checkpoint` with a tree of small arrays and of names of others, each a folder in zarr's form. Orbax: `_METADATA`,
-a JSON object that names the arrays, all of them in one database (OCDBT), or each a folder.
+T5X: a msgpack file `checkpoint` with a tree of small arrays and of names of others, each a folder in zarr's form. Orbax:
+`_METADATA`, a JSON object that names the arrays, all of them in one database (OCDBT), or each a folder.
 """
 
 import ast
@@ -54,9 +54,8 @@ def opened(driver: str, kvstore: Mapping[str, Any], name: object) -> Any:
 
 
 def check_size(folder: Path, arrays: Mapping[str, Any]) -> None:
-    """Raises InterchangeError where arrays would be larger than the files of a folder can hold: what no file has reads as zeros."""
+    """Raises InterchangeError for arrays that are larger than the files of a folder can hold: what no file has reads as zeros."""
     untrusted.bounded(len(arrays), untrusted.FIELDS, "arrays", InterchangeError, folder)
-    untrusted.regular_below(folder, InterchangeError)
     stored = sum(os.path.getsize(Path(at, name)) for at, _, names in os.walk(folder) for name in names)
     size = sum(array.size * array.dtype.numpy_dtype.itemsize for array in arrays.values())
     untrusted.bounded(size, _MOST_DEFLATED * stored, f"bytes of arrays in {stored:,} bytes of files", InterchangeError, folder)
@@ -73,9 +72,12 @@ class T5xCheckpoint(NamedArrays):
 
     def __init__(self, folder: Path):
         self.path = folder
+        untrusted.regular_below(folder, InterchangeError)  # TensorStore would wait for a pipe
         tree = structure(folder / T5X)
         if (version := tree.get("version")) != _VERSION:
-            raise InterchangeError(f"{folder / T5X}: a T5X checkpoint of version {shortened(str(version))}; only {_VERSION} is read")
+            raise InterchangeError(
+                f"{folder / T5X}: a T5X checkpoint of version {shortened(str(version))}; only {_VERSION} is read"
+            )
         target = tree["optimizer"].get("target") if isinstance(tree.get("optimizer"), dict) else None
         if not isinstance(target, dict):
             raise InterchangeError(f"{folder / T5X}: no optimizer.target, where a T5X checkpoint has its parameters")
@@ -117,8 +119,8 @@ def _leaves(tree: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, An
 
 
 class MaxTextCheckpoint(NamedArrays):
-    """The parameters of a MaxText checkpoint, by their names behind "params.", joined by dots: of scanned layers, each layer's part
-    by the name that it has where layers are not scanned.
+    """The parameters of a MaxText checkpoint, by their names behind "params.", joined by dots: of scanned layers, each layer's
+    part by the name that it has where layers are not scanned.
 
     Args:
       folder: a step's, or its `items`.
@@ -132,6 +134,7 @@ class MaxTextCheckpoint(NamedArrays):
 
     def __init__(self, folder: Path):
         self.path = items = folder / ITEMS if (folder / ITEMS).exists() else folder
+        untrusted.regular_below(items, InterchangeError)  # TensorStore would wait for a pipe
         self.settings = _settings(items)
         metadata = untrusted.read_json(items / METADATA, InterchangeError)
         driver = "zarr3" if metadata.get("use_zarr3") else "zarr"
