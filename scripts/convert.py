@@ -8,11 +8,11 @@
     python -m scripts.convert to-maxtext releases/llama --to checkpoints/0
     python -m scripts.convert to-peft runs/tuned --to tuned-adapter
 
-SOURCE is a Hugging Face folder (safetensors or Flax's msgpack), a GGUF file, a file of arrays (.npz), a checkpoint of T5X or MaxText,
-an adapter in PEFT's form, a run or a release: docs/WEIGHTS.md has the table. scripts.evaluate, scripts.generate and
+SOURCE is a Hugging Face folder (safetensors or Flax's msgpack), a GGUF file, a file of arrays (.npz), a checkpoint of T5X or
+MaxText, an adapter in PEFT's form, a run or a release: docs/WEIGHTS.md has the table. scripts.evaluate, scripts.generate and
 --train.finetune.init-from take all of them as they are. The experiment of a release is that of a run or release, and else an
-experiment of the family with the configuration that was read. `to-hf`, `to-t5x` and `to-maxtext` take whatever `from` takes, and merge
-adapters; `to-peft` takes a run's workdir alone.
+experiment of the family with the configuration that was read. `to-hf`, `to-t5x` and `to-maxtext` take whatever `from` takes,
+and merge adapters; `to-peft` takes a run's workdir alone.
 """
 
 import argparse
@@ -98,9 +98,8 @@ def _to_release(args: argparse.Namespace) -> int:
     if args.dry_run:
         release.check_new(weights, e, args.to)
         numbers = sum(map(math.prod, weights.shapes.values()))
-        print(
-            f"{path} is {load_any.title(path, weights)}, of family {weights.config.family}: {numbers:,} numbers in {weights.stored}"
-        )
+        form, family = load_any.title(path, weights), weights.config.family
+        print(f"{path} is {form}, of family {family}: {numbers:,} numbers in {weights.stored}")
         print(f"would write the release {args.to}: experiment {e.name}, layout {e.layout.name}, {4 * numbers:,} bytes of float32")
         return 0
     release.write_weights(weights, e, args.to, f"converted from {path.absolute().name}")

@@ -1,7 +1,7 @@
 """MaxText's own model, in an environment of its own (.venv-maxtext): knows nothing of the zoo's code.
 
-maxtext_model.py make TO           a folder for each case: config.yml, items/ as MaxText saves it, and logits in expected.safetensors
-maxtext_model.py run FOLDER...     the logits of checkpoints that the zoo wrote, for the tokens of expected.safetensors beside them
+maxtext_model.py make TO           a folder for each case: config.yml, items/ as MaxText saves it, logits in expected.safetensors
+maxtext_model.py run FOLDER...     the logits of checkpoints that the zoo wrote, for the tokens of expected.safetensors there
 
     DECOUPLE_GCLOUD=TRUE JAX_PLATFORMS=cpu .venv-maxtext/bin/python tests/parity/maxtext_model.py make TO
 """

@@ -3,18 +3,21 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
 
+from data.paths import ROOT
 from models.interchange import InterchangeError
 from models.parts.heads_config import Classification
+from models.t5.huggingface import INTERCHANGE
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.live import FIXTURES
-from trainers.weights import load_any, release
+from trainers.weights import checkpoint_folders, load_any, release
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
@@ -70,6 +73,47 @@ def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     assert_array_equal(a["logits"], b["logits"])
     layout = json.loads((tmp_path / "r" / release.EXPERIMENT).read_text())["layout"]
     assert layout["name"] == "data_parallel" and [size for _, size in layout["mesh"]] == [4, 2]
+
+
+def forms(to: Path) -> dict[Path, str]:
+    """A folder of each form, with the words by which it is recognised."""
+    t5 = INTERCHANGE.read_config(dict(model_type="t5", vocab_size=9, d_model=6, d_kv=2, d_ff=5, num_layers=1, num_heads=2))
+    shapes = {info.name: info.shape for info in ours.describe(ours.abstract(t5))}
+    arrays = weights.Arrays(t5, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+    checkpoint_folders.write_t5x(arrays, to / "checkpoint_0")
+    return {
+        FIXTURES / "gpt2": "a Hugging Face folder (gpt2) of safetensors",
+        ROOT / "tests/fixtures/flax/mistral": "a Hugging Face folder (mistral) of Flax's msgpack",
+        ROOT / "tests/fixtures/maxtext/scanned": "a MaxText checkpoint",
+        to / "checkpoint_0": "a T5X checkpoint",
+        release.write_weights(arrays, load_any.foreign(t5), to / "release", "ones"): "a release",
+    }
+
+
+def test_every_form_is_recognised(tmp_path, monkeypatch, capsys):
+    """`from` says what a source is and what it would write, writes it then, and a dry run leaves nothing."""
+    for source, words in forms(tmp_path).items():
+        to = tmp_path / "new" / source.name
+        said = run(monkeypatch, capsys, "from", source, "--to", to, "--dry-run")
+        assert f"{source} is {words}, of family" in said and f"would write the release {to}" in said and not to.exists()
+        run(monkeypatch, capsys, "from", source, "--to", to)
+        one, other = (load_any.open_weights(path) for path in (source, to))
+        assert one.config == other.config
+        for name in one.shapes:
+            assert_array_equal(one.read(name, ()), other.read(name, ()), err_msg=name)
+
+
+def test_a_jax_checkpoint_becomes_a_folder_for_others(tmp_path, monkeypatch, capsys):
+    """Whatever `from` reads, `to-t5x` and `to-maxtext` write where there is such a model, and it comes back bit for bit."""
+    (source,) = (path for path, words in forms(tmp_path).items() if words == "a release")
+    run(monkeypatch, capsys, "to-t5x", source, "--to", tmp_path / "checkpoint_1")
+    run(monkeypatch, capsys, "to-maxtext", FIXTURES / "llama_tied", "--to", tmp_path / "0", "--unscanned")
+    for a, b in ((source, tmp_path / "checkpoint_1"), (FIXTURES / "llama_tied", tmp_path / "0")):
+        one, other = load_any.open_weights(a), load_any.open_weights(b)
+        assert one.config == other.config
+        for name in one.shapes:  # queries are scaled by the root of 10 there
+            most = 1.2e-7 if name.endswith(".q") else 0
+            assert_allclose(one.read(name, ()), other.read(name, ()), rtol=most, atol=0, err_msg=name)
 
 
 def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,5 @@
-"""Checkpoints of T5X and MaxText. MaxText itself made tests/fixtures/maxtext, with tests/parity/maxtext_model.py; T5X's are written
-here in its form, by flax.serialization and TensorStore, whose code is what T5X calls."""
+"""Checkpoints of T5X and MaxText. MaxText itself made tests/fixtures/maxtext, with tests/parity/maxtext_model.py; T5X's are
+written here in its form, by flax.serialization and TensorStore, whose code is what T5X calls."""
 
 import json
 import os
@@ -68,7 +68,7 @@ def test_a_t5x_checkpoint_has_its_names_and_shapes(t5, tmp_path):
 
 
 def test_t5x_there_and_back_is_the_same(t5, tmp_path):
-    """What is read from a checkpoint that was written has the same configuration and the same numbers, whole and in pieces."""
+    """A checkpoint that was written is read with the same configuration and the same numbers, whole and in pieces."""
     result = load_any.open_weights(checkpoint_folders.write_t5x(t5, tmp_path / "checkpoint_0"))
     assert result.config == t5.config
     same(t5, result)
@@ -101,7 +101,7 @@ def test_small_arrays_of_t5x_are_in_the_tree(t5, tmp_path):
         (lambda tree: leaf(tree).update(kvstore={"driver": "file", "path": "../elsewhere/"}), "names none of this folder"),
         (lambda tree: leaf(tree).update(kvstore={"driver": "http", "path": "/etc/"}), "names none of this folder"),
         (lambda tree: leaf(tree).update(kvstore={"driver": "file", "path": "absent/"}), "is damaged: "),
-        (lambda tree: tree["optimizer"]["target"]["encoder"].pop("relpos_bias"), "without scanned layers: encoder.relpos_bias"),
+        (lambda tree: tree["optimizer"]["target"]["encoder"].pop("relpos_bias"), r"without scanned layers: encoder.relpos_bias"),
         (
             lambda tree: tree["optimizer"]["target"]["encoder"]["layers_0"].pop("mlp"),
             r"encoder.layers_0.mlp.wi.kernel is missing",
@@ -113,7 +113,7 @@ def test_small_arrays_of_t5x_are_in_the_tree(t5, tmp_path):
     ],
 )
 def test_a_t5x_checkpoint_that_is_broken_is_one_line(break_, message, tmp_path):
-    """What is wrong is named; a name that leads out of the folder is not followed."""
+    """The line names the fault; a name that leads out of the folder is not followed."""
     shapes = {info.name: info.shape for info in ours.describe(ours.abstract(T5_1_0))}
     whole = Arrays(T5_1_0, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
     folder = checkpoint_folders.write_t5x(whole, tmp_path / "checkpoint_0")
@@ -135,7 +135,7 @@ def test_zarr_that_promises_more_than_it_holds_is_refused(t5, tmp_path):
     file = folder / "target.token_embedder.embedding/.zarray"
     sound = json.loads(file.read_text())
     file.write_text(json.dumps(sound | {"shape": [10**9, 12]}))
-    with pytest.raises(InterchangeError, match="bytes of arrays in .* bytes of files, more than"):
+    with pytest.raises(InterchangeError, match=r"bytes of arrays in .* bytes of files, more than"):
         load_any.open_weights(folder)
     file.write_text(json.dumps(sound | {"chunks": [10**9, 12]}))
     with pytest.raises(InterchangeError, match="is damaged: a chunk of"):
@@ -169,7 +169,7 @@ def test_what_t5x_has_no_form_for_is_not_written(change, message, tmp_path):
 
 @pytest.mark.parametrize("name", ["scanned", pytest.param("unscanned", marks=pytest.mark.slow)])
 def test_outputs_are_those_of_maxtext(name):
-    """Logits of MaxText's own model, of LLaMA with scanned layers and of Mistral with Llama 3.1's positions, differ by rounding."""
+    """Logits of MaxText's own model, of LLaMA with scanned layers and Mistral with Llama 3.1's positions, differ by rounding."""
     expected = load_file(FIXTURES / name / "expected.safetensors")
     got = ours.outputs(load_any.open_weights(FIXTURES / name), {key: expected[key] for key in ("tokens", "mask")})
     assert_allclose(got["logits"], expected["logits"], rtol=0, atol=1e-5)
@@ -227,7 +227,7 @@ def test_another_model_of_maxtext_is_one_line(settings, message, tmp_path):
 
 
 def test_a_checkpoint_without_settings_or_arrays_is_one_line(tmp_path):
-    """The config.yml may lie in the run's folder; without one, with a name that leaves the folder, or a lost file, it is refused."""
+    """The config.yml may lie in the run's folder; without one, with a name that leaves the folder, or a lost file: one line."""
     run = tmp_path / "run"
     shutil.copytree(FIXTURES / "scanned", run / "checkpoints/0")
     (run / "checkpoints/0/config.yml").rename(run / "config.yml")
@@ -252,7 +252,7 @@ def test_a_checkpoint_without_settings_or_arrays_is_one_line(tmp_path):
         weights = load_any.open_weights(run / "checkpoints/0")
         [weights.read(name, ()) for name in weights.shapes]
     (run / "config.yml").unlink()
-    with pytest.raises(InterchangeError, match="no config.yml is there or up to three folders above"):
+    with pytest.raises(InterchangeError, match=r"no config\.yml is there or up to three folders above"):
         load_any.open_weights(run / "checkpoints/0")
 
 

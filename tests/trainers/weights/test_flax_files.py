@@ -1,4 +1,4 @@
-"""Flax's msgpack files: the models of version 4's Flax classes (tests/parity/flax_classes.py made them) are read as they computed."""
+"""Flax's msgpack files: the models of version 4's Flax classes (tests/parity/flax_classes.py made them) are what they were."""
 
 import json
 import shutil
@@ -53,7 +53,7 @@ def test_every_array_is_read(name):
 
 
 def test_shards_and_safetensors_hold_the_same(tmp_path):
-    """A folder in shards, as version 4 writes large ones, and its tensors as safetensors are read as the one file, bit for bit."""
+    """A folder in shards, as version 4 writes large ones, and its tensors as safetensors are read as one file is, bit for bit."""
     (whole,) = huggingface.files_of(FIXTURES / "t5")
     tree = traverse_util.flatten_dict(serialization.msgpack_restore((FIXTURES / "t5" / huggingface.FLAX).read_bytes()), sep="/")
     shards = [dict(list(tree.items())[i::2]) for i in range(2)]
@@ -73,7 +73,7 @@ def test_shards_and_safetensors_hold_the_same(tmp_path):
         for key in one.shapes:
             assert_array_equal(one.read(key, ()), other.read(key, ()), err_msg=key)
     (tmp_path / "shards" / names[1]).unlink()
-    with pytest.raises(InterchangeError, match="flax_model-00002-of-00002.msgpack is missing"):
+    with pytest.raises(InterchangeError, match=r"flax_model-00002-of-00002\.msgpack is missing"):
         load_any.open_weights(tmp_path / "shards")
 
 
