@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import maxtext  # pyright: ignore[reportMissingImports]
 import numpy as np
 import yaml
-from flax.linen import partitioning
+from flax.linen import logical_axis_rules
 from jax.sharding import Mesh
 from maxtext.checkpoint_conversion.utils.utils import save_weights_to_checkpoint  # pyright: ignore[reportMissingImports]
 from maxtext.common import checkpointing  # pyright: ignore[reportMissingImports]
@@ -71,7 +71,7 @@ class Model:
     """The model that settings describe."""
 
     def __init__(self, settings: dict[str, Any], to: Path):
-        base = str(Path(maxtext.__file__).parent / "configs/base.yml")
+        base = str(Path(maxtext.__path__[0]) / "configs/base.yml")
         given = settings | _PLACE | dict(base_output_directory=str(to))
         self.config = pyconfig.initialize(["", base, *(f"{key}={value}" for key, value in given.items())])
         self.mesh = Mesh(maxtext_utils.create_device_mesh(self.config), self.config.mesh_axes)
@@ -81,12 +81,12 @@ class Model:
         self.rest = dict(decoder_positions=places, decoder_segment_ids=np.ones_like(places), enable_dropout=False)
 
     def shapes(self, tokens: np.ndarray) -> Any:
-        with self.mesh, partitioning.axis_rules(self.config.logical_axis_rules):
+        with self.mesh, logical_axis_rules(self.config.logical_axis_rules):
             keys = dict.fromkeys(("params", "aqt", "dropout"), jax.random.key(0))
             return max_utils.unbox_logicallypartioned(jax.eval_shape(lambda: self.model.init(keys, tokens, **self.rest)))
 
     def logits(self, params: Any, tokens: np.ndarray) -> np.ndarray:
-        with self.mesh, partitioning.axis_rules(self.config.logical_axis_rules):
+        with self.mesh, logical_axis_rules(self.config.logical_axis_rules):
             return np.asarray(jax.jit(lambda p: self.model.apply(p, tokens, **self.rest))(params), np.float32)
 
 

@@ -139,7 +139,7 @@ class _Walk:
         if not isinstance(shape, dict) or not isinstance(pieces, dict):
             raise self._damaged("an array in pieces lacks its shape or its pieces")
         parts = [pieces.get(str(i)) for i in range(len(pieces))]
-        sizes = tuple(shape.get(str(i)) for i in range(len(shape)))
+        sizes = tuple(shape.get(str(i), -1) for i in range(len(shape)))
         arrays = [part for part in parts if isinstance(part, Stored)]
         dtypes = {part.dtype for part in arrays}
         if len(arrays) < len(parts) or len(dtypes) != 1:

@@ -46,8 +46,9 @@ def opened(driver: str, kvstore: Mapping[str, Any], name: object) -> Any:
     with untrusted.damage(name, InterchangeError):
         array = ts.open({"driver": driver, "kvstore": dict(kvstore)}, open=True, read=True, context=context()).result()
         for layout in (array.chunk_layout.read_chunk, array.chunk_layout.write_chunk):
-            if any(chunk > max(size, 1) for chunk, size in zip(layout.shape or (), array.shape, strict=False)):
-                raise InterchangeError(f"{name} is damaged: a chunk of {list(layout.shape)} in an array of {list(array.shape)}")
+            chunk = [size or 0 for size in layout.shape or ()]
+            if any(size > max(whole, 1) for size, whole in zip(chunk, array.shape, strict=False)):
+                raise InterchangeError(f"{name} is damaged: a chunk of {chunk} in an array of {list(array.shape)}")
     if array.dtype.numpy_dtype not in DTYPES.values():
         raise InterchangeError(f"{name} holds {array.dtype.name}; known are {', '.join(map(str, DTYPES.values()))}")
     return array
