@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 
 from data import untrusted
 from data.paths import ROOT
+from models.gpt.huggingface import INTERCHANGE as GPT_FILES
 from models.interchange import InterchangeError
 from tests.parity import ours
 from tests.parity.cases import GIVEN
@@ -88,6 +89,25 @@ def test_arrays_in_pieces_and_other_dtypes(tmp_path, monkeypatch):
     assert_array_equal(file("a.weight"), tree["a"]["kernel"].T)
     assert_array_equal(file("h"), half)
     assert isinstance(file("h").base, np.ndarray) and file("n") == 3 and file("e").size == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "count"),  # of 2B and 7B, as published; the sizes are from memory
+    [
+        (
+            dict(hidden_size=2048, num_hidden_layers=18, num_attention_heads=8, num_key_value_heads=1, intermediate_size=16_384),
+            2_506_172_416,
+        ),
+        (dict(), 8_537_680_896),
+    ],
+)
+def test_gemma_has_the_published_number_of_parameters(settings, count):
+    """Gemma 1, whose classes Flax had, has the parameters of its released sizes; 7B's settings are what absent keys mean."""
+    sizes = dict(vocab_size=256_000, hidden_size=3072, num_hidden_layers=28, num_attention_heads=16, intermediate_size=24_576)
+    config = GPT_FILES.read_config(dict(model_type="gemma") | sizes | settings)
+    assert sum(info.size for info in ours.describe(ours.abstract(config))) == count
+    theirs = GPT_FILES.write_config(config)
+    assert theirs["model_type"] == "gemma" and GPT_FILES.read_config(theirs) == config
 
 
 def packed(value: object) -> bytes:
