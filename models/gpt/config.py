@@ -13,6 +13,7 @@ Dialect = Literal[
     "mistral",
     "qwen2",
     "qwen3",
+    "gemma",
     "gemma2",
     "gemma3_text",
     "phi3",

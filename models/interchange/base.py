@@ -103,11 +103,15 @@ class Interchange(abc.ABC, Generic[C]):
 
 
 class ArrayFiles(abc.ABC, Generic[C]):
-    """How models of a family are read from arrays by name without a configuration, which their shapes tell."""
+    """How models of a family are read from arrays by name, and from settings where a form has some: shapes tell the others."""
 
     @abc.abstractmethod
-    def read_config(self, shapes: Mapping[str, Shape]) -> C:
+    def read_config(self, shapes: Mapping[str, Shape], settings: Settings) -> C:
         """Returns the configuration of the model whose arrays have these shapes; raises InterchangeError for none of ours."""
+
+    def write_settings(self, c: C) -> dict[str, Any]:
+        """Returns the settings of a model, for forms that are written. Raises InterchangeError where they have no such model."""
+        return {}
 
     @abc.abstractmethod
     def entries(self, c: C) -> list[Entry]:

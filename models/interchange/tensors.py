@@ -72,6 +72,7 @@ class Entry:
       pairs: the number of heads in the output, in each of which the dimensions that rotary positions rotate together
         are neighbours; ours are half a head apart (see models.parts.attention.module.rotate). 0 leaves the order.
       turned: the leading dimensions of these heads that are rotated; 0 means all.
+      scale: our numbers divided by theirs.
     """
 
     theirs: str
@@ -86,6 +87,7 @@ class Entry:
     order: tuple[int, ...] = ()
     groups: int = 1
     turned: int = 0
+    scale: float = 1.0
 
     @property
     def stacked(self) -> Shape:
@@ -118,6 +120,8 @@ class Entry:
 
     def split(self, theirs: np.ndarray) -> list[np.ndarray]:
         """Returns our parameters of one layer from a tensor of theirs."""
+        if self.scale != 1:
+            theirs = (theirs.astype(np.float64) * self.scale).astype(np.float32)
         if self.file is not None:
             theirs = (theirs.transpose(self.order) if self.order else theirs).reshape(self._shape)
         if self.pairs:
@@ -132,6 +136,8 @@ class Entry:
         cut = [(*part.flat[:-1], self.groups, part.flat[-1] // self.groups) for part in self.parts]
         matrix = np.concatenate([x.reshape(shape) for x, shape in zip(ours, cut, strict=True)], -1)
         matrix = matrix.reshape(*self.parts[0].flat[:-1], self._outputs)
+        if self.scale != 1:
+            matrix = (matrix.astype(np.float64) / self.scale).astype(np.float32)
         theirs = matrix.T if self.transposed else matrix
         theirs = _paired(theirs, self.pairs, -1, self.turned) if self.pairs else theirs
         if self.file is None:
@@ -228,6 +234,22 @@ def fused(
 def _between(theirs: str) -> str:
     """Returns what stands between the parts of a name."""
     return "/" if "/" in theirs else "."
+
+
+def as_linen(entries: Iterable[Entry], *, joined: bool) -> list[Entry]:
+    """Returns entries under the last names and in the layout that Flax Linen's modules have: a kernel is [in, out].
+
+    Args:
+      joined: several dimensions, as heads and a head's, are one; otherwise a kernel has the dimensions of ours.
+    """
+
+    def of(e: Entry) -> Entry:
+        kernel = e.parts[0].inputs > 0
+        theirs = f"{e.theirs.removesuffix('.weight')}.{'kernel' if kernel else 'scale'}"
+        shape = e.parts[0].shape if kernel and not joined else ()
+        return dataclasses.replace(e, theirs=theirs, transposed=False, file=shape)
+
+    return [of(e) if e.theirs.endswith(".weight") else e for e in entries]
 
 
 def without_prefix(entries: Iterable[Entry], prefix: str) -> list[Entry]:

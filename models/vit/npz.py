@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping
 
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
+from models.interchange.settings import Settings
 from models.interchange.tensors import matrix, norm, vector
 from models.parts.attention.config import GroupedQuery
 from models.parts.transformer_config import Dense
@@ -20,7 +21,7 @@ _UP = "MlpBlock_3/Dense_0/kernel"
 
 
 class _Npz(ArrayFiles[VitConfig]):
-    def read_config(self, shapes: Mapping[str, Shape]) -> VitConfig:
+    def read_config(self, shapes: Mapping[str, Shape], settings: Settings) -> VitConfig:
         """Returns the configuration of the model whose arrays have these shapes. Raises InterchangeError where an array that
         tells a size is missing, or has other dimensions."""
 

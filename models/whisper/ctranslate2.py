@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
+from models.interchange.settings import Settings
 from models.interchange.tensors import convolution, matrix, norm, table, vector
 from models.whisper.config import WhisperConfig
 from models.whisper.openai import config_of
@@ -16,7 +17,7 @@ _SCALE_BIAS = ("gamma", "beta")
 
 
 class _CTranslate2(ArrayFiles[WhisperConfig]):
-    def read_config(self, shapes: Mapping[str, Shape]) -> WhisperConfig:
+    def read_config(self, shapes: Mapping[str, Shape], settings: Settings) -> WhisperConfig:
         """Returns the configuration of the model whose variables these are; raises InterchangeError where one is missing."""
         try:
             vocab, width = shapes["decoder/embeddings/weight"]

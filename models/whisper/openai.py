@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from models.interchange import ArrayFiles, Entry, InterchangeError, Shape
 from models.interchange.layers import attention_names, encoder_decoder_layers
+from models.interchange.settings import Settings
 from models.interchange.tensors import convolution, norm, table
 from models.parts.attention.config import GroupedQuery, Learned
 from models.parts.transformer_config import DecoderConfig, Dense
@@ -47,7 +48,7 @@ def config_of(
 
 
 class _OpenAi(ArrayFiles[WhisperConfig]):
-    def read_config(self, shapes: Mapping[str, Shape]) -> WhisperConfig:
+    def read_config(self, shapes: Mapping[str, Shape], settings: Settings) -> WhisperConfig:
         """Returns the configuration of the model whose arrays these are; raises InterchangeError for none of ours."""
         try:
             vocab, width = shapes["decoder.token_embedding.weight"]

@@ -38,7 +38,7 @@ from models.families import gguf_of, interchange_of
 from models.interchange import Shape, tensors
 from models.parts.nested import changed
 from models.sharding.params import describe
-from tests.fuzz import mutations, own_tables, writers
+from tests.fuzz import checkpoints, mutations, own_tables, writers
 from tests.fuzz.campaign import Reader
 from tests.fuzz.mutations import Files, Mutate
 from trainers.plan import abstract_model
@@ -527,6 +527,9 @@ READERS: Mapping[str, Reader] = {
         Reader(
             "CTranslate2 model.bin", _ctranslate2, functools.partial(_read_tensors, ctranslate2.CTranslate2File), mutations.of()
         ),
+        Reader("Flax msgpack", checkpoints.write_flax, checkpoints.read_flax, mutations.of()),
+        Reader("T5X checkpoint", checkpoints.write_t5x, _read_weights, mutations.of()),
+        Reader("MaxText checkpoint", checkpoints.write_maxtext, _read_weights, mutations.of()),
         Reader("npz", _npz, functools.partial(_read_tensors, bare.NpzFile), _member),
         Reader("PEFT adapter", _adapter, _read_adapter, _within("adapter", peft.CONFIG, peft.TENSORS)),
         Reader("release: experiment.json", _release, _read_release, _summed),

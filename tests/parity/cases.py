@@ -490,6 +490,10 @@ CASES = {
         ),
     ),
     "qwen3": Case("Qwen3ForCausalLM", _LLAMA | dict(num_attention_heads=9, num_key_value_heads=3, tie_word_embeddings=True)),
+    "gemma": Case(
+        "GemmaForCausalLM",
+        {k: v for k, v in _GEMMA.items() if k != "query_pre_attn_scalar"} | dict(num_key_value_heads=1, rope_parameters=_THETA),
+    ),
     "gemma2": Case("Gemma2ForCausalLM", _GEMMA | dict(num_hidden_layers=3, sliding_window=5)),
     "gemma2_uncapped": Case("Gemma2ForCausalLM", _GEMMA | dict(final_logit_softcapping=None, attn_logit_softcapping=None)),
     "gemma3": Case(

@@ -3,18 +3,21 @@
 import dataclasses
 import json
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.testing import assert_array_equal
+from numpy.testing import assert_allclose, assert_array_equal
 from safetensors.numpy import load_file
 
+from data.paths import ROOT
 from models.interchange import InterchangeError
 from models.parts.heads_config import Classification
+from models.t5.huggingface import INTERCHANGE
 from scripts import cli, convert
 from tests.parity import ours
 from tests.parity.live import FIXTURES
-from trainers.weights import load_any, release
+from trainers.weights import checkpoint_folders, load_any, release
 from trainers.weights import source as weights
 from trainers.weights.huggingface import HuggingFace
 
@@ -48,7 +51,7 @@ UNREAD = {"captioner": ("pooler.",), "wav2vec2_conformer": ("pos_conv_embed.", "
 def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys):
     """A Hugging Face folder becomes a sound release with the folder's model, and that the same folder again."""
     source, middle, back = FIXTURES / name, tmp_path / "release", tmp_path / "back"
-    assert run(monkeypatch, capsys, "from-hf", source, "--to", middle) == str(middle)
+    assert run(monkeypatch, capsys, "from", source, "--to", middle) == str(middle)
     release.verify(middle)
     result = release.Release(middle)
     assert result.config == HuggingFace(source).config
@@ -63,7 +66,7 @@ def test_there_and_back_are_the_same_tensors(name, tmp_path, monkeypatch, capsys
 
 def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     """Logits of the release are bit for bit those of the folder that it was made from; the layout asked for is kept."""
-    run(monkeypatch, capsys, "from-hf", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
+    run(monkeypatch, capsys, "from", FIXTURES / "llama", "--to", tmp_path / "r", "--layout", "data_parallel:4x2")
     expected = load_file(FIXTURES / "llama/expected.safetensors")
     given = {k: expected[k] for k in ("tokens", "mask")}
     a, b = (ours.outputs(load_any.open_weights(path), given) for path in (FIXTURES / "llama", tmp_path / "r"))
@@ -72,14 +75,56 @@ def test_a_release_computes_what_the_folder_does(tmp_path, monkeypatch, capsys):
     assert layout["name"] == "data_parallel" and [size for _, size in layout["mesh"]] == [4, 2]
 
 
+def forms(to: Path) -> dict[Path, str]:
+    """A folder of each form, with the words by which it is recognised."""
+    t5 = INTERCHANGE.read_config(dict(model_type="t5", vocab_size=9, d_model=6, d_kv=2, d_ff=5, num_layers=1, num_heads=2))
+    shapes = {info.name: info.shape for info in ours.describe(ours.abstract(t5))}
+    arrays = weights.Arrays(t5, {name: np.ones(shape, np.float32) for name, shape in shapes.items()})
+    checkpoint_folders.write_t5x(arrays, to / "checkpoint_0")
+    return {
+        FIXTURES / "gpt2": "a Hugging Face folder (gpt2) of safetensors",
+        ROOT / "tests/fixtures/flax/mistral": "a Hugging Face folder (mistral) of Flax's msgpack",
+        ROOT / "tests/fixtures/maxtext/scanned": "a MaxText checkpoint",
+        to / "checkpoint_0": "a T5X checkpoint",
+        release.write_weights(arrays, load_any.foreign(t5), to / "release", "ones"): "a release",
+    }
+
+
+def test_every_form_is_recognised(tmp_path, monkeypatch, capsys):
+    """`from` says what a source is and what it would write, writes it then, and a dry run leaves nothing."""
+    for source, words in forms(tmp_path).items():
+        to = tmp_path / "new" / source.name
+        said = run(monkeypatch, capsys, "from", source, "--to", to, "--dry-run")
+        assert f"{source} is {words}, of family" in said and f"would write the release {to}" in said and not to.exists()
+        run(monkeypatch, capsys, "from", source, "--to", to)
+        one, other = (load_any.open_weights(path) for path in (source, to))
+        assert one.config == other.config
+        for name in one.shapes:
+            assert_array_equal(one.read(name, ()), other.read(name, ()), err_msg=name)
+
+
+def test_a_jax_checkpoint_becomes_a_folder_for_others(tmp_path, monkeypatch, capsys):
+    """Whatever `from` reads, `to-t5x` and `to-maxtext` write where there is such a model, and it comes back bit for bit."""
+    (source,) = (path for path, words in forms(tmp_path).items() if words == "a release")
+    run(monkeypatch, capsys, "to-t5x", source, "--to", tmp_path / "checkpoint_1")
+    run(monkeypatch, capsys, "to-maxtext", FIXTURES / "llama_tied", "--to", tmp_path / "0", "--unscanned")
+    for a, b in ((source, tmp_path / "checkpoint_1"), (FIXTURES / "llama_tied", tmp_path / "0")):
+        one, other = load_any.open_weights(a), load_any.open_weights(b)
+        assert one.config == other.config
+        for name in one.shapes:  # queries are scaled by the root of 10 there
+            most = 1.2e-7 if name.endswith(".q") else 0
+            assert_allclose(one.read(name, ()), other.read(name, ()), rtol=most, atol=0, err_msg=name)
+
+
 def test_what_cannot_be_converted_is_refused(tmp_path, monkeypatch, capsys):
     """The wrong command, another family's experiment, a layout that doesn't fit, an existing folder: one line each."""
     to = tmp_path / "new"
     for args, part in {
-        ("from-gguf", FIXTURES / "gpt2", "--to", to): "which from-gguf does not read",
-        ("from-hf", FIXTURES / "gpt2", "--to", to, "--experiment", "bert.base"): "bert.base is no experiment of family 'gpt'",
-        ("from-hf", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
-        ("from-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
+        ("from", FIXTURES / "gpt2/nothing", "--to", to): "there is no such file or folder",
+        ("from", FIXTURES, "--to", to): "holds no weights: expected a release",
+        ("from", FIXTURES / "gpt2", "--to", to, "--experiment", "bert.base"): "bert.base is no experiment of family 'gpt'",
+        ("from", FIXTURES / "gpt2", "--to", to, "--layout", "tensor_parallel:1x2"): "not divisible by",
+        ("from", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
         ("to-hf", FIXTURES / "gpt2", "--to", tmp_path): "exists; choose a new folder",
     }.items():
         with pytest.raises(ValueError, match=part) as caught:

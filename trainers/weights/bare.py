@@ -1,13 +1,15 @@
-"""Files of arrays by name without a configuration, as weights to start from: a family knows its own by names and shapes.
+"""Arrays by name without Hugging Face's configuration, as weights to start from: a family knows its own by names and shapes.
 
-.npz files (AugReg's ViT), safetensors files under the names of the original code (Whisper's), and CTranslate2's model.bin.
+Files: .npz (AugReg's ViT), safetensors under the names of the original code (Whisper's), and CTranslate2's model.bin. Folders:
+T5X's and MaxText's checkpoints.
 """
 
+import dataclasses
 import math
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -16,6 +18,7 @@ from data.vocabularies import files
 from models.errors import shortened
 from models.families import FAMILIES, array_files_of
 from models.interchange import Index, InterchangeError, Shape, tensors
+from trainers.weights import tensorstores
 from trainers.weights.ctranslate2 import CTranslate2File
 from trainers.weights.source import most_stored
 from trainers.weights.tensor_files import TensorFile
@@ -24,7 +27,12 @@ _MOST_DEFLATED = 1100  # bytes that a byte of a zip file can become: deflate's m
 
 
 class ArrayFile(Protocol):
-    """An open file: `file(name)` is an array."""
+    """An open file or folder: `file(name)` is an array."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings of its model, where its form has some."""
+        ...
 
     @property
     def shapes(self) -> Mapping[str, Shape]:
@@ -45,6 +53,8 @@ class NpzFile:
     Raises:
       InterchangeError: the file is damaged, or has pickled objects.
     """
+
+    settings: Mapping[str, Any] = {}
 
     def __init__(self, path: Path):
         self.path, self.shapes, self.dtypes = path, dict[str, Shape](), dict[str, np.dtype]()
@@ -70,32 +80,69 @@ class NpzFile:
 class FloatTensors(TensorFile):
     """The tensors of a safetensors file, all of them floats."""
 
+    settings: Mapping[str, Any] = {}
+
     def __init__(self, path: Path):
         super().__init__(path)
         self.require_floats(self.shapes)
 
 
-# By a file's ending: what opens it, and the form by which a family knows its arrays (models.families.array_files_of).
-FORMS = {".npz": (NpzFile, "npz"), ".safetensors": (FloatTensors, "openai"), ".bin": (CTranslate2File, "ctranslate2")}
+@dataclasses.dataclass(frozen=True)
+class Form:
+    """A form of arrays by name.
+
+    Attributes:
+      key: the form by which a family knows its arrays (models.families.array_files_of).
+      title: its name for people.
+      opener: opens a file or folder.
+    """
+
+    key: str
+    title: str
+    opener: Callable[[Path], ArrayFile]
+
+
+# By a file's ending; by a file that a folder of this form has.
+FILES = {
+    ".npz": Form("npz", "an .npz file", NpzFile),
+    ".safetensors": Form("openai", "a safetensors file under the names of the original code", FloatTensors),
+    ".bin": Form("ctranslate2", "a CTranslate2 file", CTranslate2File),
+}
+FOLDERS = {
+    tensorstores.T5X: Form("t5x", "a T5X checkpoint", tensorstores.T5xCheckpoint),
+    tensorstores.METADATA: Form("maxtext", "a MaxText checkpoint", tensorstores.MaxTextCheckpoint),
+    f"{tensorstores.ITEMS}/{tensorstores.METADATA}": Form("maxtext", "a MaxText checkpoint", tensorstores.MaxTextCheckpoint),
+}
+
+
+def form_of(path: Path) -> Form | None:
+    """Returns the form of a file or folder, of which no more than names is looked at; None for none of these."""
+    if path.is_dir():
+        return next((form for name, form in FOLDERS.items() if (path / name).is_file()), None)
+    return FILES.get(path.suffix)
 
 
 class Bare:
-    """A file of arrays as weights (see trainers.weights.source).
+    """A file or folder of arrays as weights (see trainers.weights.source).
+
+    Attributes:
+      form: which of `FILES` and `FOLDERS` it is.
 
     Raises:
       InterchangeError: the file is damaged, or is of no model that a family knows.
     """
 
-    def __init__(self, path: Path):
-        opener, form = FORMS[path.suffix]
-        self.vocabulary = path.parent if files.readable(path.parent) else None
-        file: ArrayFile = opener(path)
+    def __init__(self, path: Path, form: Form):
+        self.form = form
+        beside = path if path.is_dir() else path.parent
+        self.vocabulary = beside if files.readable(beside) else None
+        file = form.opener(path)
         self._file = file
-        known = {name: family for name in FAMILIES if (family := array_files_of(name, form))}
+        known = {name: family for name in FAMILIES if (family := array_files_of(name, form.key))}
         problems = {}
         for name, family in known.items():
             try:
-                self.config = family.read_config(self._file.shapes)
+                self.config = family.read_config(file.shapes, file.settings)
             except (InterchangeError, ValueError) as error:
                 problems[name] = str(error)
                 continue

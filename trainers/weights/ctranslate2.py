@@ -6,8 +6,9 @@ bytes and data; and aliases of variables. Numbers are little-endian; a name is i
 
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -30,6 +31,8 @@ class CTranslate2File:
     Raises:
       InterchangeError: the file is cut short, damaged, of another version, or its weights are quantized.
     """
+
+    settings: Mapping[str, Any] = {}  # those that it has are told by shapes too
 
     def __init__(self, path: Path):
         self.path = path

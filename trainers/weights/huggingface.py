@@ -1,4 +1,6 @@
-"""Hugging Face folders as weights: config.json and safetensors, whole or in shards, read and written a tensor at a time.
+"""Hugging Face folders as weights: config.json and safetensors, or Flax's msgpack, whole or in shards, a tensor at a time.
+
+safetensors are written; Flax's files (flax_files.py), which version 4 of `transformers` wrote, are read.
 
 Each family maps the names and the layout of tensors (models/<family>/huggingface.py).
 """
@@ -9,7 +11,7 @@ import itertools
 import json
 import math
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -25,10 +27,12 @@ from models.families import FAMILIES, interchange_of
 from models.interchange import Conversion, Entry, Index, Interchange, InterchangeError, Shape, tensors
 from models.interchange.settings import setting
 from trainers.weights import sentences, tensor_files
+from trainers.weights.flax_files import FlaxFile, pytorch_name
 from trainers.weights.source import most_stored
-from trainers.weights.tensor_files import TensorFile
+from trainers.weights.tensor_files import NamedArrays, TensorFile
 
 CONFIG, ONE_FILE, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
+FLAX, FLAX_INDEX = "flax_model.msgpack", "flax_model.msgpack.index.json"
 # What makes inputs of sounds, pictures and sentences, and the parts of it in a file for several inputs.
 PREPROCESSORS = {
     "preprocessor_config.json": (),
@@ -66,6 +70,7 @@ class HuggingFace:
     Attributes:
       theirs: the contents of config.json.
       folder: the folder that was read.
+      written_as: the form of its tensors, for people.
 
     Raises:
       InterchangeError: a file is missing, damaged or a pickle; the model is not one of ours; or the tensors are not those
@@ -84,6 +89,7 @@ class HuggingFace:
         self.shapes = tensors.shapes(entries)
         self._read = tensors.reader(entries, in_folder.fetch, folder)
         by_file = dict.fromkeys(in_folder.files.values())
+        self.written_as = "Flax's msgpack" if any(isinstance(file, FlaxFile) for file in by_file) else "safetensors"
         floats = ((dtype.name, file.shapes[name]) for file in by_file for name, dtype in file.floats.items())
         self.stored = most_stored(floats)  # packed numbers are computed as those beside them
         self.vocabulary = folder if files.readable(folder) else None
@@ -138,7 +144,7 @@ class _FolderTensors:
       conversions: those that are made of others.
     """
 
-    files: Mapping[str, TensorFile]
+    files: Mapping[str, NamedArrays]
     names: Mapping[str, str]
     conversions: Mapping[str, Conversion]
 
@@ -162,7 +168,7 @@ class _FolderTensors:
 
 def _folder_tensors(reader: _ConfigReader, config: Any) -> _FolderTensors:
     """Returns the tensors of a folder; raises InterchangeError for one that is there twice."""
-    listed = [(name, file) for file in _files(reader.folder) for name in file.shapes]
+    listed = [(name, file) for file in files_of(reader.folder) for name in file.shapes]
     conversions = reader.interchange.conversions(config, {name: file.shapes[name] for name, file in listed})
     sources = {name for conversion in conversions.values() for name in conversion.sources}
     names: dict[str, str] = {}
@@ -238,21 +244,34 @@ def interchange_of_type(theirs: dict[str, Any]) -> Interchange:
     return by_type[kind]
 
 
-def _files(folder: Path) -> list[TensorFile]:
-    if (folder / ONE_FILE).exists():
-        return [TensorFile(folder / ONE_FILE)]
-    if not (folder / INDEX).exists():
-        for file in sorted(folder.iterdir()):
-            refuse_pickle(file)
-        raise InterchangeError(f"{folder}: neither {ONE_FILE} nor {INDEX} is there")
-    names = setting(_json(folder / INDEX), "weight_map", dict)
+def files_of(folder: Path) -> list[NamedArrays]:
+    """Returns a folder's files of tensors: of safetensors, or of Flax where there are none of these.
+
+    Raises:
+      InterchangeError: there are neither, or a file or a tensor is missing.
+    """
+    forms = ((ONE_FILE, INDEX, TensorFile, str), (FLAX, FLAX_INDEX, FlaxFile, pytorch_name))
+    for one, index, opener, known_as in forms:
+        if (folder / one).exists():
+            return [opener(folder / one)]
+        if (folder / index).exists():
+            return _shards_of(folder, index, opener, known_as)
+    for file in sorted(folder.iterdir()):
+        refuse_pickle(file)
+    raise InterchangeError(f"{folder}: neither {ONE_FILE} nor {INDEX} is there, and no {FLAX}")
+
+
+def _shards_of(
+    folder: Path, index: str, opener: Callable[[Path], NamedArrays], known_as: Callable[[str], str]
+) -> list[NamedArrays]:
+    names = setting(_json(folder / index), "weight_map", dict)
     files = []
     for shard in sorted(set(map(str, names.values()))):
         refuse_pickle(folder / shard)
-        files.append(TensorFile(untrusted.member(folder, shard, InterchangeError)))
-    lost = sorted(names.keys() - {name for file in files for name in file.shapes})
+        files.append(opener(untrusted.member(folder, shard, InterchangeError)))
+    lost = sorted(set(map(known_as, names)) - {name for file in files for name in file.shapes})
     if lost:
-        raise InterchangeError(f"{folder}: {len(lost)} tensors of {INDEX} are in no file, {shortened(lost[0])} among them")
+        raise InterchangeError(f"{folder}: {len(lost)} tensors of {index} are in no file, {shortened(lost[0])} among them")
     return files
 
 

@@ -1,4 +1,5 @@
-"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file or one of bare arrays."""
+"""Opens a trained model in any form: a run's workdir, a release, a Hugging Face folder, a GGUF file, bare arrays, a checkpoint of
+T5X or MaxText."""
 
 import dataclasses
 import os
@@ -13,7 +14,7 @@ from models.errors import nearest, shortened
 from models.execution import Dtype, Execution
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
-from trainers.weights import bare, huggingface, peft, release
+from trainers.weights import bare, huggingface, peft, release, tensorstores
 from trainers.weights.source import Arrays, Weights, precision
 
 CTRANSLATE2 = "model.bin"  # whose name PyTorch's pickles do not have
@@ -53,21 +54,24 @@ def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment
     if peft.is_adapter(path):
         return None, _adapted(path, base)
     if (path / CTRANSLATE2).exists():
-        return None, bare.Bare(path / CTRANSLATE2)
+        return None, bare.Bare(path / CTRANSLATE2, bare.FILES[".bin"])
     if (path / huggingface.CONFIG).exists():
         return None, huggingface.HuggingFace(path)
     if (path / release.CHECKPOINTS).exists():
         return _run(path, step)
+    if path.is_dir() and (form := bare.form_of(path)):
+        return None, bare.Bare(path, form)
     files = [path] if path.is_file() else [*path.glob("*.gguf"), *path.glob("*.safetensors")]
     if len(files) == 1 and files[0].suffix == ".gguf":
         from trainers.weights.gguf import Gguf  # its library takes a sixth of a second, which others need not wait for
 
         return None, Gguf(files[0])
-    if len(files) == 1 and files[0].suffix in bare.FORMS:
-        return None, bare.Bare(files[0])
+    if len(files) == 1 and (form := bare.form_of(files[0])):
+        return None, bare.Bare(files[0], form)
     raise InterchangeError(
         f"{path} holds no weights: expected a release ({release.SUMS}), a run ({release.CHECKPOINTS}/), a Hugging Face folder "
-        f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, one GGUF file, or an .npz or safetensors file of a known model"
+        f"({huggingface.CONFIG}), CTranslate2's {CTRANSLATE2}, a checkpoint of T5X ({tensorstores.T5X}) or MaxText "
+        f"({tensorstores.ITEMS}/), one GGUF file, or an .npz or safetensors file of a known model"
     )
 
 
@@ -81,7 +85,7 @@ def _adapted(path: Path, base: Path | None) -> Weights:
         if base is None:
             raise InterchangeError(
                 f"{adapters[-1]} is an adapter of {shortened(named or 'an unnamed model')!r}, which is no folder here: name its "
-                "base, python -m scripts.convert from-peft ADAPTER --base FOLDER --to RELEASE"
+                "base, python -m scripts.convert from ADAPTER --base FOLDER --to RELEASE"
             )
         # An adapter's files in a release are no files of it, which the release refuses.
         if not peft.is_adapter(base) or (base / release.SUMS).exists():
@@ -109,20 +113,35 @@ def _run(path: Path, step: int | None) -> tuple[Experiment, Weights]:
     return e, Arrays(e.model, params, vocabulary)
 
 
-def open_model(path: Path, step: int | None = None, like: str = "") -> tuple[Experiment, Weights]:
+def open_model(path: Path, step: int | None = None, like: str = "", base: Path | None = None) -> tuple[Experiment, Weights]:
     """Returns the experiment and the weights of a trained model.
 
     Args:
       step: the checkpoint of a workdir; the newest by default.
       like: an experiment whose data and evaluation replace the model's own. A foreign model, which has none, gets those of
         `bert.base`, `gpt.gpt2_124m` and so on, on random tokens; it is computed in the precision in which it is stored.
+      base: as of `open_weights`.
 
     Raises:
       UserError: as of `open_weights`.
       ConfigError: `like` is not an experiment of the model's family.
     """
-    e, weights = _opened(path, None, step)
+    e, weights = _opened(path, base, step)
     return (_as_if(e, like) if e else experiment_of(weights, like)), weights
+
+
+def title(path: Path, weights: Weights) -> str:
+    """Returns which form the weights have that were opened at a path."""
+    match weights:
+        case release.Release():
+            return "a release"
+        case peft.Peft():
+            return "an adapter in PEFT's form, with its base"
+        case bare.Bare():
+            return weights.form.title
+        case huggingface.HuggingFace():
+            return f"a Hugging Face folder ({weights.theirs['model_type']}) of {weights.written_as}"
+    return "a run" if path.is_dir() and (path / release.CHECKPOINTS).exists() else "a GGUF file"
 
 
 def open_to_serve(path: Path, step: int | None = None) -> tuple[Weights, Execution]:

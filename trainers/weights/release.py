@@ -51,6 +51,11 @@ READ = (
     "*.safetensors",
     "*.safetensors.index.json",
     "*.npz",
+    "*.msgpack",
+    "*.msgpack.index.json",
+    "checkpoint",  # T5X's
+    "_METADATA",  # Orbax's, as MaxText's are
+    "items",
 )
 
 
@@ -87,11 +92,7 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
       ReleaseError: `to` exists already.
       InterchangeError: a tensor of the model is missing.
     """
-    if to.exists():
-        raise ReleaseError(f"{to} exists; choose a new folder")
-    shapes = {info.name: info.shape for info in describe(abstract_model(e))}
-    if wrong := tensors.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
-        raise InterchangeError(f"the weights lack what the model needs: {wrong}")
+    shapes = check_new(weights, e, to)
     with paths.new_folder(to.absolute()) as folder:
         tensor_files.write(folder / WEIGHTS, shapes, ((k, pieces(weights, k)) for k in shapes), {})
         (folder / EXPERIMENT).write_text(json.dumps(registry.to_json(e), indent=1) + "\n")
@@ -104,6 +105,16 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
         names = sorted(file.name for file in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
     return to
+
+
+def check_new(weights: Weights, e: Experiment, to: Path) -> dict[str, tuple[int, ...]]:
+    """Returns the shapes of all parameters of a release that may be written; raises as `write_weights` does."""
+    if to.exists():
+        raise ReleaseError(f"{to} exists; choose a new folder")
+    shapes = {info.name: info.shape for info in describe(abstract_model(e))}
+    if wrong := tensors.problems(shapes, {k: v for k, v in weights.shapes.items() if k in shapes}):
+        raise InterchangeError(f"the weights lack what the model needs: {wrong}")
+    return shapes
 
 
 def card(e: Experiment, note: str, total: int, folder: Path, scores: dict[str, Any]) -> str:

@@ -6,6 +6,7 @@ but pieces of our parameters are slices of transposed, regrouped and split tenso
 writes a file only if all its tensors are in memory.
 """
 
+import abc
 import json
 import math
 from collections.abc import Iterable, Mapping
@@ -22,15 +23,47 @@ from models.interchange import InterchangeError, Shape
 
 _FLOATS = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": ml_dtypes.bfloat16}
 _OTHERS = {"I64": "<i8", "I32": "<i4", "I16": "<i2", "I8": "i1", "U8": "u1", "BOOL": "?"}  # buffers beside the weights
-_DTYPES = {name: np.dtype(dtype) for name, dtype in (_FLOATS | _OTHERS).items()}
+DTYPES = {name: np.dtype(dtype) for name, dtype in (_FLOATS | _OTHERS).items()}
 
 
-class TensorFile:
-    """The tensors of a safetensors file: `file(name)` is a memory-mapped array.
+class NamedArrays(abc.ABC):
+    """An open file: `file(name)` is an array, memory-mapped if possible.
 
     Attributes:
-      shapes: the shape of each tensor, by name.
-      dtypes: the dtype of each.
+      path: the file.
+      shapes: the shape of each array, by name.
+      dtypes: the dtype of each, one of DTYPES.
+    """
+
+    path: Path
+    shapes: Mapping[str, Shape]
+    dtypes: Mapping[str, np.dtype]
+
+    @property
+    def floats(self) -> dict[str, np.dtype]:
+        """The dtypes of the arrays that are no integers: not packed, and no buffers."""
+        return {name: dtype for name, dtype in self.dtypes.items() if _letters(dtype) in _FLOATS}
+
+    def require_floats(self, names: Iterable[str]) -> None:
+        """Raises InterchangeError if an array holds integers or booleans, as buffers and quantized weights do."""
+        for name in names:
+            if (dtype := _letters(self.dtypes[name])) not in _FLOATS:
+                raise InterchangeError(
+                    f"{self.path}: {shortened(name)} holds {dtype}, weights are {', '.join(_FLOATS)}; quantized ones are "
+                    "not supported"
+                )
+
+    @abc.abstractmethod
+    def __call__(self, name: str) -> np.ndarray: ...
+
+
+def _letters(dtype: np.dtype) -> str:
+    """Returns the name of a dtype in safetensors files."""
+    return {known: name for name, known in DTYPES.items()}[dtype]
+
+
+class TensorFile(NamedArrays):
+    """The tensors of a safetensors file: `file(name)` is a memory-mapped array.
 
     Raises:
       InterchangeError: the file is cut short, damaged, or holds numbers of an unknown dtype.
@@ -50,32 +83,18 @@ class TensorFile:
         header: dict[str, Any] = json.loads(text, object_pairs_hook=self._unique)
         header.pop("__metadata__", None)
         for name, at in header.items():
-            if at["dtype"] not in _DTYPES:
-                raise InterchangeError(f"{path}: {shortened(name)} holds {at['dtype']}; known are {', '.join(_DTYPES)}")
+            if at["dtype"] not in DTYPES:
+                raise InterchangeError(f"{path}: {shortened(name)} holds {at['dtype']}; known are {', '.join(DTYPES)}")
         self._header = header
         self._begin = 8 + length
         self.shapes = {name: tuple(at["shape"]) for name, at in header.items()}
-        self.dtypes = {name: _DTYPES[at["dtype"]] for name, at in header.items()}
-
-    @property
-    def floats(self) -> dict[str, np.dtype]:
-        """The dtypes of the tensors that are no integers: not packed, and no buffers."""
-        return {name: dtype for name, dtype in self.dtypes.items() if self._header[name]["dtype"] in _FLOATS}
+        self.dtypes = {name: DTYPES[at["dtype"]] for name, at in header.items()}
 
     def _unique(self, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = dict(pairs)
         if len(names) < len(pairs):
             raise InterchangeError(f"{self.path}: damaged, its header names a tensor twice")
         return names
-
-    def require_floats(self, names: Iterable[str]) -> None:
-        """Raises InterchangeError if a tensor holds integers or booleans, as buffers and quantized weights do."""
-        for name in names:
-            if (dtype := self._header[name]["dtype"]) not in _FLOATS:
-                raise InterchangeError(
-                    f"{self.path}: {shortened(name)} holds {dtype}, weights are {', '.join(_FLOATS)}; quantized ones are "
-                    "not supported"
-                )
 
     def __call__(self, name: str) -> np.ndarray:
         at, dtype = self._header[name], self.dtypes[name]

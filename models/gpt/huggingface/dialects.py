@@ -10,7 +10,7 @@ from models.gpt.config import GptConfig
 from models.gpt.huggingface import base, rope
 from models.gpt.huggingface.base import Dialect
 from models.interchange import InterchangeError
-from models.interchange.rows import Row, Setting
+from models.interchange.rows import Row, Setting, allowed
 from models.interchange.settings import Fields, Settings, setting
 from models.parts.attention.config import LayerVariant, Rotary
 
@@ -82,6 +82,27 @@ def _write_local_base(c: GptConfig) -> dict[str, Any]:
     }
 
 
+def _scaled_embeddings(theirs: Settings) -> Fields:
+    return {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}
+
+
+def _released_gelu(theirs: Settings) -> Fields:
+    """Returns the activation of Gemma's first folders, whose "gelu" means the tanh form."""
+    return {"feed_forward.activation": "gelu_tanh"} if theirs.get("hidden_act") == "gelu" else {}
+
+
+def _check_gelu(c: GptConfig) -> dict[str, Any]:
+    if c.feed_forward.activation == "gelu":
+        raise InterchangeError("Hugging Face's Gemma takes feed_forward.activation='gelu' for 'gelu_tanh', which is the nearest")
+    return {}
+
+
+def _check_scaled(c: GptConfig) -> dict[str, Any]:
+    if c.embedding_scale != c.model_dim**0.5:
+        raise InterchangeError(f"Hugging Face's Gemma has embedding_scale={c.model_dim**0.5}, the model {c.embedding_scale}")
+    return {}
+
+
 def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[str, Dialect]:
     """Returns a Gemma, given the row of what its layers differ in, and further ones."""
     return base.dialect(
@@ -90,7 +111,7 @@ def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[s
         layers,
         Setting("query_pre_attn_scalar", "attention.scale_dim", float, encode=lambda n: int(n) if n == int(n) else n),
         Setting("final_logit_softcapping", "output.cap", float, 0.0, encode=lambda cap: cap or None),
-        Row(lambda theirs: {"embedding_scale": setting(theirs, "hidden_size", int) ** 0.5}, _check_gemma),
+        Row(_scaled_embeddings, _check_gemma),
         *rows,
         free=("attention.pattern", "attention.scale_dim", "output.cap", "embedding_scale", *more.pop("free", ())),
         biases=(None, None, False),
@@ -99,12 +120,9 @@ def _gemma(kind: str, name: str, layers: Row, *rows: Row, **more: Any) -> dict[s
 
 
 def _check_gemma(c: GptConfig) -> dict[str, Any]:
-    if c.embedding_scale != c.model_dim**0.5 or not c.attention.scale_dim:
-        raise InterchangeError(
-            f"Hugging Face's Gemma has embedding_scale={c.model_dim**0.5} and an attention.scale_dim, but the model has "
-            f"{c.embedding_scale} and {c.attention.scale_dim}"
-        )
-    return {}
+    if not c.attention.scale_dim:
+        raise InterchangeError("Hugging Face's Gemma 2 and 3 have an attention.scale_dim, the model has none")
+    return _check_scaled(c)
 
 
 _GEMMA: Fields = dict(
@@ -189,6 +207,23 @@ DIALECTS: dict[str, Dialect] = {
         defaults=_QWEN | dict(head_dim=128),
         fields=base.qk_norm("rms", "head"),
         free=("attention.pattern",),
+        biases=(None, None, False),
+    ),
+    **base.dialect(
+        "gemma",
+        "Gemma",
+        Row(_scaled_embeddings, _check_scaled),
+        Row(_released_gelu, _check_gelu),
+        allowed("hidden_activation", "gelu_pytorch_tanh"),  # which version 4 reads instead of hidden_act
+        defaults=dict(
+            head_dim=256,
+            num_key_value_heads=16,
+            hidden_act="gelu_pytorch_tanh",
+            tie_word_embeddings=True,
+            max_position_embeddings=8192,
+        ),
+        fields={"norm.kind": "rms_plus_one"},
+        free=("embedding_scale",),
         biases=(None, None, False),
     ),
     **_gemma(
