@@ -60,7 +60,11 @@ _LATER = frozenset(
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
         "model.inputs: null",
-        *(f"model.{at}layer.{line}" for at in ("", "towers.audio.") for line in ("causal: false", "positions: null")),
+        *(
+            f"model.{at}layer.{line}"
+            for at in ("", "towers.audio.")
+            for line in ("causal: false", "near: null", "positions: null")
+        ),
     )
 )
 

@@ -66,15 +66,15 @@ def wav2vec2_bert(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
 
 
 def t5(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
-    """T5, ByT5 and UL2: stacks of unlike depth, gated by several functions."""
-    tied = _flag(rng)
+    """T5, ByT5 and UL2: decoders of less depth, as version 5 generates with no deeper one; gated by several functions."""
+    tied, depth = _flag(rng), _below(rng, 4)
     return "T5ForConditionalGeneration", dict(
         vocab_size=_below(rng, 300, 12),
         d_model=_below(rng, 40, 4),
         d_kv=_below(rng, 12),
         d_ff=_below(rng, 40),
-        num_layers=_below(rng, 4),
-        num_decoder_layers=_below(rng, 4),
+        num_layers=depth,
+        num_decoder_layers=_below(rng, depth + 1),
         num_heads=_below(rng, 6),
         relative_attention_num_buckets=4 * _below(rng, 6),
         relative_attention_max_distance=_below(rng, 40, 13),

@@ -147,7 +147,11 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
 LATER = (
     *("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows"),
     *("train.finetune.lora.dropout", "model.output.mtp"),
-    *("model.inputs.", "model.logits_bias", "model.layer.causal", "model.towers.audio.layer.causal"),
+    *(
+        "model.inputs.",
+        "model.logits_bias",
+        *(f"model.{at}layer.{name}" for at in ("", "towers.audio.") for name in ("causal", "near")),
+    ),
 )
 
 
