@@ -66,7 +66,11 @@ _LATER = frozenset(
             for line in ("branch_scale: 1.0", "embedding: false")
         ),
         "model.inputs: null",
-        *(f"model.{at}layer.{line}" for at in ("", "towers.audio.") for line in ("causal: false", "positions: null")),
+        *(
+            f"model.{at}layer.{line}"
+            for at in ("", "towers.audio.")
+            for line in ("causal: false", "near: null", "positions: null")
+        ),
         "model.distinct: 0",
         "model.embedding.size: 0",
         'model.head.vector: "mean"',

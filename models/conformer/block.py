@@ -16,7 +16,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.conformer import config
-from models.conformer.config import ConformerConfig, ConformerLayer, NearKeys
+from models.conformer.config import ConformerConfig, ConformerLayer
 from models.parts.attention import blocks
 from models.parts.attention.config import Rotary
 from models.parts.attention.logits import distances_index, pair_biases, scores
@@ -110,7 +110,7 @@ class RelativeAttention(Attention):
         super().__init__(c.transformer, key, scope)
         k1, k2 = jax.random.split(jax.random.fold_in(key, 1))
         self.relative, self.turns_input = layer.positions == "relative", layer.positions == "rotary_input"
-        near = layer.positions if isinstance(layer.positions, NearKeys) else None
+        near = layer.near
         self.reach = (near.left, near.right) if near else None
         if near:
             rows = (near.left + near.right + 1, c.head_dim)

@@ -130,16 +130,21 @@ class ConformerLayer:
       norm: after the convolution.
       bias: biases of the convolution module.
       positions: "relative" (Transformer-XL's sinusoids and two biases), "rotary" (queries and keys are turned), "rotary_input"
-        (what they are made of is turned, head by head: the released rotary models), or "none", as the scaled models (2010.10504);
-        or vectors of distances.
+        (what they are made of is turned, head by head: the released rotary models), or "none", as the scaled models (2010.10504).
+      near: vectors of distances; None has none.
       causal: the convolution hears what came before alone.
     """
 
     kernel: int = 5
     norm: BatchNorm | GroupNorm = GroupNorm()
     bias: bool = False
-    positions: Literal["relative", "rotary", "rotary_input", "none"] | NearKeys = "none"
+    positions: Literal["relative", "rotary", "rotary_input", "none"] = "none"
+    near: NearKeys | None = None
     causal: bool = False
+
+    def __post_init__(self) -> None:
+        if self.near and self.positions != "none":
+            raise ValueError(f"positions={self.positions!r}: keys have vectors of distances (near) already; nearest is 'none'")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -375,8 +380,8 @@ class ConformerConfig:
             front = dataclasses.replace(front, bands=min(front.bands, 16))
         if isinstance(layer, ConformerLayer):
             norm = GroupNorm(groups=min(layer.norm.groups, 4)) if isinstance(layer.norm, GroupNorm) else layer.norm
-            near = NearKeys(left=5, right=2) if isinstance(layer.positions, NearKeys) else layer.positions
-            layer = dataclasses.replace(layer, kernel=min(layer.kernel, 5), norm=norm, positions=near)
+            near = layer.near and NearKeys(left=5, right=2)
+            layer = dataclasses.replace(layer, kernel=min(layer.kernel, 5), norm=norm, near=near)
         elif layer.positions is not None:
             layer = dataclasses.replace(layer, positions=GatedBuckets(buckets=8, max_distance=16))
         return dataclasses.replace(

@@ -41,6 +41,6 @@ FAMILY = Family(
     adapt_data=adapt_data,
     convention=convention,
     deterministic=lambda c, lengths: dataclasses.replace(c, layers=4, dropout=0.0),  # draws of codes are the same everywhere
-    semantic_fields=("layer.norm", "layer.positions", "layer.causal", "layer.order", "positions", "norm_eps"),
+    semantic_fields=("layer.norm", "layer.positions", "layer.near", "layer.causal", "layer.order", "positions", "norm_eps"),
     same_outputs=lambda ours, theirs: type(ours.objective) is type(theirs.objective),
 )

@@ -323,13 +323,7 @@ def _apart(entry: Entry) -> list[Entry]:
         name = f"{at}.experts.{{expert}}.{projection}.{suffix}"
         mapped.append(
             dataclasses.replace(
-                entry,
-                theirs=name,
-                parts=(inside,),
-                transposed=inside.inputs > 0,
-                experts=part.shape[0],
-                file=(),
-                alternating=False,
+                entry, theirs=name, parts=(inside,), transposed=inside.inputs > 0, experts=part.shape[0], file=None, groups=1
             )
         )
     return mapped

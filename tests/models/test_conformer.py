@@ -243,8 +243,8 @@ def test_a_depthwise_convolution_is_the_definition():
     """Taps of other utterances and padding are left out; a filter of even size reaches one further back."""
     x = jnp.arange(1.0, 8.0)[None, :, None]
     segments = jnp.array([[1, 1, 1, 0, 2, 2, 2]])
-    assert_array_equal(depthwise(x, jnp.ones((3, 1)), segments)[0, :, 0], [3, 6, 5, 0, 11, 18, 13])
-    assert_array_equal(depthwise(x, jnp.ones((2, 1)), segments)[0, :, 0], [1, 3, 5, 0, 5, 11, 13])
+    assert_array_equal(depthwise(x, jnp.ones((3, 1)), segments, 1)[0, :, 0], [3, 6, 5, 0, 11, 18, 13])
+    assert_array_equal(depthwise(x, jnp.ones((2, 1)), segments, 1)[0, :, 0], [1, 3, 5, 0, 5, 11, 13])
 
 
 # --- CTC -------------------------------------------------------------------------------------------------------------

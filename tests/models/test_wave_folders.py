@@ -122,6 +122,7 @@ def test_sizes_that_make_no_model_are_refused():
         (lambda: GatedBuckets(buckets=10), "buckets=10: must be a multiple of 4; nearest is 8"),
         (lambda: GatedBuckets(buckets=320, max_distance=80), "max_distance=80: must be above the 80 distances"),
         (lambda: NearKeys(left=-1), "left=-1: must be 0 or more"),
+        (lambda: ConformerLayer(near=NearKeys(), positions="relative"), "positions='relative': keys have vectors"),
     ):
         with pytest.raises(ValueError, match=message):
             make()
@@ -200,7 +201,7 @@ def test_padding_and_neighbours_do_not_matter(layer):
         model_dim=16,
         hidden_dim=24,
         heads=4,
-        layer=ConformerLayer(kernel=5, positions=NearKeys(left=3, right=2), causal=True) if near else layer,
+        layer=ConformerLayer(kernel=5, near=NearKeys(left=3, right=2), causal=True) if near else layer,
         positions=None if near else ConvolutionalPositions(taps=4, groups=2),
         front=StackedMel(bands=4),
         utterances=2,

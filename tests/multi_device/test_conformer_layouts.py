@@ -40,7 +40,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     assert_equal_to_one_device(name, layout, mesh)
 
 
-NEAR = ConformerLayer(kernel=5, positions=NearKeys(left=4, right=2), causal=True)
+NEAR = ConformerLayer(kernel=5, near=NearKeys(left=4, right=2), causal=True)
 # The experiment, what differs from it, and frames of a position.
 VARIANTS = {
     "wavlm": (

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from models.conformer.config import BatchNorm, ConformerConfig, ConformerLayer, ConvolutionalPositions, NearKeys
+from models.conformer.config import BatchNorm, ConformerConfig, ConformerLayer, ConvolutionalPositions
 from models.interchange import Entry
 from models.interchange.layers import attention_names, layers
 from models.interchange.tensors import dense, matrix, vector
@@ -62,10 +62,9 @@ def conformer_layers(c: ConformerConfig, settings: ConformerLayer, at: str) -> l
         for theirs, ours in (("u", "u"), ("v", "v_distance")):
             name, to = f"{layer}.self_attn.pos_bias_{theirs}", f"encoder.attention.{ours}"
             mapped.append(vector(name, (to, shape), file=shape, **places))
-    if isinstance(settings.positions, NearKeys):
-        near = settings.positions.left + settings.positions.right + 1, c.head_dim
-        weight = f"{layer}.self_attn.distance_embedding.weight"
-        mapped.append(matrix(weight, ("encoder.attention.near_keys", near), transposed=False, **places))
+    if near := settings.near:
+        weight, rows = f"{layer}.self_attn.distance_embedding.weight", near.left + near.right + 1
+        mapped.append(matrix(weight, ("encoder.attention.near_keys", (rows, c.head_dim)), transposed=False, **places))
     at, ours = f"{layer}.conv_module", "encoder.conv"
     both = ((f"{ours}.value", (m, m)), (f"{ours}.gate", (m, m)))  # the first half is the value, the second its gate
     batch = isinstance(settings.norm, BatchNorm)

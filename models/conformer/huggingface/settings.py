@@ -171,6 +171,7 @@ _WAV2VEC2_CONFORMER = _model_type(
         "layer.norm": _batch_norm,
         "layer.bias": False,
         "layer.causal": False,
+        "layer.near": None,
         "positions": None,
         "final_norm": True,
     },
@@ -195,12 +196,11 @@ def _read_distances(theirs: Settings) -> Fields:
     if kind != "relative_key":
         return choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative").read(theirs)
     left, right = (setting(theirs, f"{side}_max_position_embeddings", int, n) for side, n in (("left", 64), ("right", 8)))
-    return {"layer.positions": NearKeys, "layer.positions.left": left, "layer.positions.right": right}
+    return {"layer.near": NearKeys, "layer.near.left": left, "layer.near.right": right}
 
 
 def _write_distances(c: ConformerConfig) -> dict[str, Any]:
-    near = c.layer.positions
-    if not isinstance(near, NearKeys):
+    if (near := c.layer.near) is None:
         return choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative").write(c)
     reach = {"left_max_position_embeddings": near.left, "right_max_position_embeddings": near.right}
     return {"position_embeddings_type": "relative_key"} | reach

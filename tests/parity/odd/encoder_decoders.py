@@ -8,15 +8,15 @@ from tests.parity.odd.numbers import Draw, below, flag
 
 
 def t5(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
-    """T5, ByT5 and UL2: stacks of unlike depth, gated by several functions."""
-    tied = flag(rng)
+    """T5, ByT5 and UL2: decoders of less depth, as version 5 generates with no deeper one; gated by several functions."""
+    tied, depth = flag(rng), below(rng, 4)
     return "T5ForConditionalGeneration", dict(
         vocab_size=below(rng, 300, 12),
         d_model=below(rng, 40, 4),
         d_kv=below(rng, 12),
         d_ff=below(rng, 40),
-        num_layers=below(rng, 4),
-        num_decoder_layers=below(rng, 4),
+        num_layers=depth,
+        num_decoder_layers=below(rng, depth + 1),
         num_heads=below(rng, 6),
         relative_attention_num_buckets=4 * below(rng, 6),
         relative_attention_max_distance=below(rng, 40, 13),
