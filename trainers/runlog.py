@@ -59,7 +59,7 @@ _LATER = frozenset(
         "model.output.mtp: 0.0",
         *(f"model.inputs.{line}" for line in ('class: "Inputs"', "scaled: true", 'sinusoids: "fairseq"', "norm: false")),
         "model.logits_bias: false",
-        "model.distinct: 0",
+        "model.embedding.distinct: 0",
         "model.embedding.size: 0",
         'model.head.vector: "mean"',
     )

@@ -147,7 +147,7 @@ def test_what_is_no_teacher_is_refused(teacher, small, tmp_path):
 LATER = (
     *("train.distillation.", "execution.offload", "layout.pad", "train.benchmark", "train.eval_from", "eval.rows"),
     *("train.finetune.lora.dropout", "model.output.mtp"),
-    *("model.inputs.", "model.logits_bias", "model.distinct", "model.embedding.size", "model.head.vector"),
+    *("model.inputs.", "model.logits_bias", "model.embedding.distinct", "model.embedding.size", "model.head.vector"),
 )
 
 
