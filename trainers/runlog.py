@@ -71,7 +71,7 @@ _LATER = frozenset(
             for at in ("", "towers.audio.")
             for line in ("causal: false", "near: null", "positions: null")
         ),
-        "model.distinct: 0",
+        "model.embedding.distinct: 0",
         "model.embedding.size: 0",
         'model.head.vector: "mean"',
         *(f"model.{at}norm.layer_scale: 0.0" for at in ("", "towers.vision.", "towers.audio.")),

@@ -11,21 +11,24 @@ from models.parts.transformer_config import LmConfig, NormConfig, Output
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BertEmbedding:
-    """The sum of the embeddings.
+    """The sum of the embeddings, and ALBERT's two savings of parameters (arXiv 1909.11942, section 3.1): the second is of layers.
 
     Attributes:
       types: token types (sentence A and B); 0 has none, and one is that of all tokens.
       norm: norm and dropout on the sum.
       size: dimensions of the vectors; 0 means the model's. Of another size than the model's, what is left of them after the norm
-        is projected to it (ALBERT, arXiv 1909.11942, section 3.1; ELECTRA, arXiv 2003.10555).
+        is projected to it (ALBERT; ELECTRA, arXiv 2003.10555).
+      distinct: how many layers have parameters of their own; each of these is run layers / distinct times before the next one
+        (ALBERT: 1). 0 is all.
     """
 
     types: int = 2
     norm: bool = True
     size: int = 0
+    distinct: int = 0
 
     def __post_init__(self) -> None:
-        check_least(self, 0, "types", "size")
+        check_least(self, 0, "types", "size", "distinct")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -36,8 +39,6 @@ class BertConfig(LmConfig):
       embedding: of tokens, beside their table.
       bare_first: the first layer has no norm before attention, whose input embeddings are normed already (ModernBERT, arXiv
         2412.13663, section 2.1.1). It stands before the stack of the others, as the component "first".
-      distinct: how many layers have parameters of their own; each of these is run layers / distinct times before the next one
-        (ALBERT: 1). 0 is all.
       head: what the encoder's output is used for; its parameters are the component "head".
     """
 
@@ -49,7 +50,6 @@ class BertConfig(LmConfig):
     dropout: float = 0.1
     embedding: BertEmbedding = BertEmbedding()
     bare_first: bool = False
-    distinct: int = 0
     head: Head = MaskedLm()
 
     def __post_init__(self) -> None:
@@ -67,12 +67,12 @@ class BertConfig(LmConfig):
                 f"head.transform=False: logits are of {self.embedding_dim} dimensions, of which nothing makes embedding.size="
                 f"{self.embedding.size}; nearest is True"
             )
-        check_least(self, 0, "distinct")
-        if self.distinct and self.layers % self.distinct:
-            best = nearest_divisor(self.layers, self.distinct)
-            raise ValueError(f"distinct={self.distinct}: must divide layers={self.layers}; nearest is {best}")
-        if self.distinct and (self.bare_first or len(self.attention.pattern) > 1):
-            raise ValueError(f"distinct={self.distinct}: layers that differ share no parameters; nearest is 0")
+        distinct = self.embedding.distinct
+        if distinct and self.layers % distinct:
+            best = nearest_divisor(self.layers, distinct)
+            raise ValueError(f"embedding.distinct={distinct}: must divide layers={self.layers}; nearest is {best}")
+        if distinct and (self.bare_first or len(self.attention.pattern) > 1):
+            raise ValueError(f"embedding.distinct={distinct}: layers that differ share no parameters; nearest is 0")
 
     sized_by_data: ClassVar[dict[str, str]] = LmConfig.sized_by_data | {"labels": "head.labels"}
 
@@ -84,7 +84,12 @@ class BertConfig(LmConfig):
     @property
     def stacked(self) -> int:
         """The number of layers of the stack that have parameters of their own."""
-        return self.distinct or self.layers - self.bare_first
+        return self.embedding.distinct or self.layers - self.bare_first
+
+    @property
+    def repeats(self) -> int:
+        """The number of times that each layer of the stack is run before the next one."""
+        return self.layers // self.embedding.distinct if self.embedding.distinct else 1
 
     @property
     def labels(self) -> int:
@@ -96,8 +101,8 @@ class BertConfig(LmConfig):
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
         small = self.shrunk()
         small["layers"] += self.bare_first
-        small["distinct"] = min(self.distinct, 1)
-        small["embedding"] = dataclasses.replace(self.embedding, size=min(self.embedding.size, 8))
+        e = self.embedding
+        small["embedding"] = dataclasses.replace(e, size=min(e.size, 8), distinct=min(e.distinct, 1))
         return dataclasses.replace(self, **small, head=head)
 
 

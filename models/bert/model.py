@@ -137,8 +137,8 @@ class Bert(Staged, Classifies, Embeds):
         if bias_11X is not None:
             g = dataclasses.replace(g, bias_1NK=bias_11X.reshape(1, c.attention.heads, -1))
         numbers = context.numbers + (c.bare_first if before is None else before)
-        settings, times = transformer.layer_settings(c, numbers), c.layers // c.distinct if c.distinct else 1
-        return transformer.run(blocks, x_BLM, g, context, settings, times)[0], bias_11X
+        settings = transformer.layer_settings(c, numbers)
+        return transformer.run(blocks, x_BLM, g, context, settings, c.repeats)[0], bias_11X
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

@@ -190,7 +190,7 @@ def test_the_first_token_has_the_row_after_paddings(float64):
 def test_layers_that_share_parameters_are_run_in_turn(float64):
     """Four layers of two sets of parameters are those of a stack in which each set stands twice, and their gradients its sums."""
     batch, slots = batch_of([7, 5]), with_targets([[5, 6, -1]])
-    shared = model_of("bert.base", layers=4, distinct=2, remat="full")
+    shared = model_of("bert.base", layers=4, remat="full", **{"embedding.distinct": 2})
     whole = model_of("bert.base", layers=4)
     assert shared.encoder.attention.q.shape[0] == 2 and whole.encoder.attention.q.shape[0] == 4
     twice = jax.tree.map(lambda x: jnp.repeat(x, 2, axis=0), to_params(shared.encoder))
@@ -207,10 +207,10 @@ def test_layers_that_share_parameters_are_run_in_turn(float64):
 @pytest.mark.parametrize(
     ("changes", "part"),
     [
-        (dict(distinct=5), "distinct=5: must divide layers=4; nearest is 4"),
-        (dict(distinct=-1), "distinct=-1: must be 0 or more"),
+        ({"embedding.distinct": 5}, "embedding.distinct=5: must divide layers=4; nearest is 4"),
+        ({"embedding.distinct": -1}, "distinct=-1: must be 0 or more"),
         (
-            {"attention.pattern": (LayerVariant(window=3), LayerVariant()), "distinct": 2},
+            {"attention.pattern": (LayerVariant(window=3), LayerVariant()), "embedding.distinct": 2},
             "layers that differ share no parameters",
         ),
         ({"embedding.size": 8, "head": MaskedLm(transform=False)}, "head.transform=False: logits are of 8 dimensions"),

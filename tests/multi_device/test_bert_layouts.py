@@ -33,7 +33,7 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
 
 
 # ALBERT's layers and embeddings, and MPNet's positions, in one model.
-SHARED = {"positions": LearnedAndBuckets(rows=66, first=2, buckets=8), "distinct": 2, "embedding.size": 8}
+SHARED = {"positions": LearnedAndBuckets(rows=66, first=2, buckets=8), "embedding.distinct": 2, "embedding.size": 8}
 
 
 CASES = [

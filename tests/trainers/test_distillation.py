@@ -149,7 +149,7 @@ LATER = (
     *("train.finetune.lora.dropout", "model.output.mtp"),
     *("model.inputs.", "model.logits_bias", "model.output.divisor", "model.norm.branch_scale", "model.norm.embedding"),
     *(f"model.{at}layer.{name}" for at in ("", "towers.audio.") for name in ("causal", "near")),
-    *("model.distinct", "model.embedding.size", "model.head.vector"),
+    *("model.embedding.distinct", "model.embedding.size", "model.head.vector"),
     *("model.norm.layer_scale", "model.patches.norm", "model.patches.cut", "model.towers.audio.norm.layer_scale"),
     *(f"model.towers.{name}" for name in ("vision.norm.layer_scale", "vision.patches.norm", "vision.patches.cut")),
 )

@@ -25,8 +25,8 @@ def _kind(c: BertConfig) -> EncoderFiles:
         return modernbert.FILES
     if isinstance(c.positions, LearnedAndBuckets):
         return mpnet.FILES
-    if c.distinct or c.embedding.size:
-        return albert.FILES if c.distinct else electra.FILES
+    if c.embedding.distinct or c.embedding.size:
+        return albert.FILES if c.embedding.distinct else electra.FILES
     if isinstance(c.positions, Learned) and c.positions.first:
         return roberta.FILES
     return distilbert.FILES if not c.embedding.types and c.norm.order == "post" else bert.FILES

@@ -25,7 +25,7 @@ def _read_groups(theirs: Settings) -> Fields:
     groups, layers = (setting(theirs, key, int) for key in ("num_hidden_groups", "num_hidden_layers"))
     if groups < 1 or layers % groups:
         raise InterchangeError(f"config.json: num_hidden_groups={groups} must divide num_hidden_layers={layers}; nearest is 1")
-    return {"distinct": groups}
+    return {"embedding.distinct": groups}
 
 
 def _read_size(theirs: Settings) -> Fields:
@@ -38,7 +38,7 @@ def _read_size(theirs: Settings) -> Fields:
 _ALBERT = ModelType(
     config=BertConfig,
     name="ALBERT",
-    fields=without(common.POST_NORM, "embedding.size", "distinct")
+    fields=without(common.POST_NORM, "embedding.size", "embedding.distinct")
     | {
         "positions.first": 0,
         "embedding.types": lambda c: c.embedding.types or 2,
@@ -47,7 +47,7 @@ _ALBERT = ModelType(
     rows=(
         *bert.rows(30_000),
         Row(_read_size, lambda c: {"embedding_size": c.embedding.size}, {"embedding_size": 128}),
-        Row(_read_groups, lambda c: {"num_hidden_groups": c.distinct}, {"num_hidden_groups": 1}),
+        Row(_read_groups, lambda c: {"num_hidden_groups": c.embedding.distinct}, {"num_hidden_groups": 1}),
         must_be("inner_group_num", 1),
         common.head_row("ALBERT", "Albert", common.HEADS),
     ),

@@ -31,7 +31,7 @@ POST_NORM: Fields = MULTI_HEAD | {
     "embedding.norm": True,
     "embedding_scale": 1.0,
     "embedding.size": 0,
-    "distinct": 0,
+    "embedding.distinct": 0,
 }
 
 

@@ -172,8 +172,7 @@ _MODERNBERT = ModelType(
         "bare_first": True,
         "embedding_scale": 1.0,
         "feed_forward.gated": True,
-        **under("embedding", norm=True, types=0, size=0),
-        "distinct": 0,
+        **under("embedding", norm=True, types=0, size=0, distinct=0),
     },
     initial={"positions": Rotary},
     rows=(
