@@ -4,12 +4,16 @@ import dataclasses
 import math
 from collections import Counter
 
+import jax
 import pytest
 
 from data.images.config import ImageData
+from models.parts.attention.config import RelativePatches
+from models.parts.nested import changed
 from models.sharding.layout import LayoutError
+from models.vit.config import DistilledPooling, NormedMeanPooling, TokenAndMeanPooling
 from models.vit.layouts import LAYOUTS
-from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases, experiment, trial
+from tests.helpers.layouts import MESH, STEPS, assert_equal_to_one_device, case_id, cases, experiment, run, trial
 from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
@@ -28,6 +32,31 @@ def test_numbers_are_those_of_one_device(name, layout, mesh):
     """Losses and parameters of the first three steps and the first gradients equal those of one device to 1e-9 in double
     precision, and patches go to the same experts."""
     assert_equal_to_one_device(name, layout, mesh)
+
+
+VARIANTS = {
+    "deit": {"model.pooling": DistilledPooling(head=True)},
+    "dinov2": {"model.pooling": TokenAndMeanPooling(), "model.norm.layer_scale": 0.5},
+    "beit": {
+        "model.pooling": NormedMeanPooling(),
+        "model.positions": RelativePatches(rows=4, columns=4),
+        "model.attention.biases": "qvo",
+        "model.norm.layer_scale": 0.5,
+    },
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "layout"), [("deit", "gpipe"), ("dinov2", "two_d"), ("beit", "tensor_parallel")])
+def test_variants_are_those_of_one_device(name, layout):
+    """A second token and its head, factors of layers' outputs and biases of offsets are cut as the layers are: as above."""
+    e = changed(experiment("vit.b16"), VARIANTS[name])
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, STEPS, start)
+    makes = LAYOUTS[layout]
+    far = equality.differences(run(dataclasses.replace(e, layout=makes(*MESH[len(makes.axes)])), start), want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
 
 
 def test_a_picture_cut_in_space_is_never_gathered():
