@@ -1,5 +1,5 @@
-"""What curves.py trains: for each name an experiment on real text or sound that packages bring, and its batches as `transformers`
-takes them.
+"""The experiments that curves.py compares, on real text or sound that packages bring, and their batches as `transformers` takes
+them.
 
 B rows of a batch, L positions of a row, N examples of a batch.
 """
