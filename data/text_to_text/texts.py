@@ -86,8 +86,8 @@ class Encoder:
             self.size -= 1
 
     def ids(self, text: str) -> list[int]:
-        """Returns the ids of a text, its end included."""
-        return [*self._tokenizer.encode(text), self.eos]
+        """Returns the ids of a text, with what begins one in its vocabulary, such as BART's <s>, and its end."""
+        return [*self._tokenizer.before, *self._tokenizer.encode(text), self.eos]
 
     def cut(self, ids: list[int], length: int) -> np.ndarray:
         """Returns the ids of a text, int32 [<= length]; a longer one loses its end, as in T5, but not the mark of it."""

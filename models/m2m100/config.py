@@ -51,7 +51,7 @@ class M2M100Config(EncoderDecoderConfig):
     """
 
     family: ClassVar[str] = "m2m100"
-    vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(("source_vocabulary", "target_vocabulary"), "vocab")
+    vocabularies: ClassVar[dict[str, str]] = dict.fromkeys(("vocabulary", "source_vocabulary", "target_vocabulary"), "vocab")
 
     vocab: int
     positions: Learned | WithoutTable = Sinusoidal()

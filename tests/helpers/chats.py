@@ -1,7 +1,7 @@
 """Made-up conversations, and a small vocabulary with a chat template, such as lies beside a released checkpoint."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -41,14 +41,16 @@ def write_vocabulary(
     size: int = 320,
     special: Sequence[str] = (START, END),
     named: Mapping[str, str] | None = None,
+    lines: Iterable[str] = (),
 ) -> Path:
     """Writes a byte-level vocabulary of `size` and special tokens more, that begin and end a turn, with a chat template.
 
     Args:
       named: special tokens by the names that a template has for them.
+      lines: texts of which it is made; by default made-up ones.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    tokenizers.train_bpe([*texts(200, 0), "system user assistant " * 9] * 2, folder / files.TOKENIZER, size)
+    tokenizers.train_bpe([*lines] or [*texts(200, 0), "system user assistant " * 9] * 2, folder / files.TOKENIZER, size)
     tokenizer = library.Tokenizer.from_file(str(folder / files.TOKENIZER))
     tokenizer.add_special_tokens(list(special))
     tokenizer.save(str(folder / files.TOKENIZER))

@@ -12,13 +12,10 @@ theirs.py continue FOLDER              ids and logits that follow the prompts of
 theirs.py transcribe FOLDER            the same of the sounds of given.safetensors, by Whisper
 theirs.py texts FOLDER...              ids of texts by each folder's tokenizer, and how its model continues them, to texts.json
 theirs.py chat FOLDER                  ids of the prompt at each of the user's turns of the messages of given.json
-theirs.py adapt BASE ADAPTER SETTINGS  the losses of training an adapter on the rows of its rows.safetensors, by peft
 theirs.py translators PIECES TO        a folder for each translator: its vocabulary, model, and translations.json
 """
 
 import json
-import math
-import os
 import sys
 from pathlib import Path
 
@@ -434,29 +431,6 @@ def transcribe(folder: Path) -> None:
         save_file(written, folder / f"written{i}.safetensors")
 
 
-def adapt(base: str, adapter: Path, settings: dict[str, float]) -> list[float]:
-    """Trains by AdamW, whose rate falls along a cosine to 0; all of a row is learned."""
-    from peft import PeftModel  # pyright: ignore[reportMissingImports]
-
-    torch.set_num_threads(os.cpu_count() or 1)
-    whole = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
-    model = PeftModel.from_pretrained(whole, adapter, is_trainable=True).train()
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    rows = torch.from_numpy(load_file(adapter / "rows.safetensors")["tokens"]).long()
-    optimizer = torch.optim.AdamW(trained, lr=settings["rate"], weight_decay=settings["decay"])
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5 * (1 + math.cos(math.pi * step / len(rows))))
-    losses = []
-    for tokens in rows:
-        loss = model(input_ids=tokens, labels=tokens).loss
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(trained, settings["clip"])
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-        losses.append(loss.item())
-    return losses
-
-
 if __name__ == "__main__":
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
@@ -486,8 +460,6 @@ if __name__ == "__main__":
             continue_(Path(folder))
         case ["chat", folder]:
             print(json.dumps(chat(Path(folder))))
-        case ["adapt", base, adapter, settings]:
-            print(json.dumps(adapt(base, Path(adapter), json.loads(settings))))
         case ["texts", *folders]:
             for folder in folders:
                 texts(Path(folder))

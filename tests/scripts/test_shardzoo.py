@@ -10,6 +10,7 @@ import pytest
 from configs import registry
 from data.paths import ROOT
 from scripts import __main__ as shardzoo
+from tests.helpers.compiling import CHEAP
 
 pytestmark = pytest.mark.integration
 
@@ -27,8 +28,25 @@ def program(tmp_path_factory) -> Path:
     return written
 
 
-def run(program: Path, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+MINE = """
+import dataclasses
+
+from configs import from_data, registry
+from configs.experiment import Experiment
+from models.parts.nested import changed
+from models.sharding.layout import Layout, rules
+from sizes import LAYERS
+
+
+def experiment() -> Experiment:
+    e = changed(registry.tiny(registry.load("gpt.quickstart")), {"data.cache": "songs", "model.layers": LAYERS})
+    layout = Layout(name="mine", mesh=(("rows", 1), ("hidden", 2)), rules=rules(batch="rows", mlp="hidden", act_mlp="hidden"))
+    return from_data.fit(dataclasses.replace(e, layout=layout))[0]
+"""
+
+
+def run(program: Path, *arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | variables
     return subprocess.run([str(program), *arguments], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -42,6 +60,34 @@ def test_a_command_runs_in_the_folder_of_the_user(program, tmp_path):
     assert done.stderr == "error: my_experiment.py: no experiment 'my_experimint'; did you mean 'my_experiment'?\n"
     e, parent = registry.load(f"{tmp_path}/my_experiment.py:my_experiment"), registry.load("gpt.quickstart")
     assert registry.differences(e, parent) == ['name: "my_experiment.py:my_experiment" -> "gpt.quickstart"']
+
+
+def test_a_file_with_its_own_data_and_layout(program, tmp_path):
+    """A file far from the checkout takes a cache of the user's own, whose sizes it fits, and a layout of its own; the run goes on
+    from what it has stored when the file is broken, which is one line with its place."""
+    (folder := tmp_path / "work").mkdir()
+    (folder / "mine.py").write_text(MINE)
+    (folder / "sizes.py").write_text("LAYERS = 2\n")
+    (folder / "songs.txt").write_text("\n\n".join(f"The {n} old dog saw {n + 1} cats and a bird." for n in range(200)))
+
+    def shardzoo(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return run(program, *arguments, cwd=folder, SHARDZOO_DATA=str(tmp_path / "data"), XLA_FLAGS=CHEAP)
+
+    train = ("train", "mine.py:experiment", "--workdir", "runs/mine", "--train.steps")
+    done = shardzoo(*train, "2")
+    assert done.returncode == 2 and "mine.py:14: " in done.stderr and "no prepared data at" in done.stderr
+    done = shardzoo("prepare_data", "songs", "--from", "songs.txt", "--vocabulary-size", "300", "--length", "16")
+    assert done.returncode == 0, done.stderr
+    done = shardzoo(*train, "2")
+    assert done.returncode == 0 and "layout 'mine' on rows 1 x hidden 2 cpu devices" in done.stdout, done
+    assert "not evaluated: split 'validation' of cache 'songs' holds no examples" in done.stdout  # of a single document
+    (folder / "sizes.py").write_text("LAYERS = 2 / 0\n")
+    done = shardzoo(*train, "4")
+    assert (done.returncode, done.stderr) == (2, "error: sizes.py:1: ZeroDivisionError: division by zero\n")
+    done = shardzoo("train", "runs/mine/experiment.json", "--workdir", "runs/mine", "--train.steps", "4")
+    assert done.returncode == 0 and "starting at step 2 from a checkpoint" in done.stdout, done
+    e = registry.load(str(folder / "runs/mine/experiment.json"))
+    assert (e.layout.name, e.data.cache, e.train.steps, e.data.stored()["tokens"].shape) == ("mine", "songs", 4, (16,))
 
 
 def test_without_a_command_it_lists_them(program, tmp_path):

@@ -46,7 +46,13 @@ class HeldOutEvaluator:
         return self._scores(*self.measure(params, self.examples.rows))
 
     def measure(self, params: Params, rows: Sequence[Example]) -> tuple[dict[str, Ratio], list[np.ndarray]]:
-        """Returns the model's metrics over rows, as sums, and its outputs for them where the task's scores need them."""
+        """Returns the model's metrics over rows, as sums, and its outputs for them where the task's scores need them.
+
+        Raises:
+          DataError: there are no rows.
+        """
+        if not rows:
+            raise DataError("no held-out examples: prepare the data with a larger share of them, or from more documents")
         totals, outputs = [], []
         for metrics, row_outputs in self.runner.batches(params, rows):
             totals.append(metrics)

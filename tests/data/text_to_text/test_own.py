@@ -8,20 +8,23 @@ import sys
 import pytest
 import sentencepiece
 
+from configs import registry
 from configs.registry import ConfigError
 from data.decoding import WritesTexts
 from data.kinds import task_of
 from data.labelled.caches import OwnLabelledCache
 from data.prepare import prepare, settings_from
-from data.reading.caches import cache_folder, examples, read_manifest
+from data.reading.caches import cache_folder, check_vocabularies, examples, read_manifest
 from data.task import DataError
 from data.text.caches import OwnTextCache
 from data.text_to_text import texts
 from data.text_to_text.caches import OwnTextToTextCache
 from data.text_to_text.config import TextToTextData
 from data.vocabularies.files import VocabularyError
+from data.vocabularies.tokenizers import FILE
 from scripts import generate
 from tests.helpers.catalogues import WORDS
+from tests.helpers.masked_vocabularies import train_roberta
 from tests.helpers.own_data import TABLES, contents, scores_of
 from tests.helpers.rows import read_rows, unpack
 from tests.helpers.wordpiece import train_wordpiece
@@ -50,6 +53,22 @@ def trained_pairs(cache):
     lengths = manifest["inputs_length"], manifest["targets_length"]
     rows = read_rows(cache / "train/all.array_record")
     return sorted(tuple(map(encoder.text, pair)) for row in rows for pair in unpack(row, lengths))
+
+
+def test_a_text_begins_and_ends_as_its_vocabulary_says(tmp_path):
+    """BART's texts stand between <s> and </s>, as it was pre-trained on them, and it reads a cache of inputs and targets."""
+    (folder := tmp_path / "vocabulary").mkdir()
+    train_roberta((f"{row['inputs']} {row['targets']}" for row in ROWS), folder / FILE, 300)
+    cache, manifest, _ = made(tmp_path, ROWS, vocabulary=folder)
+    encoder, text = texts.Encoder(cache), ROWS[0]["inputs"]
+    assert encoder.ids(text)[0] == 0 and encoder.ids(text)[-1] == 2 and encoder.text(encoder.ids(text)) == text
+    held = [e for split in ("validation", "test") for e in examples(cache, split)]
+    pairs = sorted((row["inputs"], row["targets"]) for row in ROWS)
+    assert sorted([*trained_pairs(cache), *((e["inputs"], e["targets"]) for e in held)]) == pairs
+    model = registry.tiny(registry.load("m2m100.m418")).model
+    check_vocabularies(dataclasses.replace(model, vocab=300), manifest)
+    with pytest.raises(DataError, match=r"^model\.vocab=299 is too small"):
+        check_vocabularies(dataclasses.replace(model, vocab=299), manifest)
 
 
 @pytest.fixture(scope="module")
