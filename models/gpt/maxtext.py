@@ -137,6 +137,7 @@ def _queries_and_keys(c: GptConfig, e: Entry, *, turned: bool) -> Entry:
     if kind == "q":
         e = dataclasses.replace(e, scale=c.attention.head_dim**0.5)
     if turned and kind in ("q", "k"):
+        assert e.file is not None
         _, heads, _ = e.file
         e = dataclasses.replace(e, pairs=heads, order=(1, 2, 0), transposed=True)
     return e

@@ -9,6 +9,7 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 
 from configs import registry
+from data.speech.config import SpeechData
 from models.conformer.config import ConformerConfig, ConformerLayer, NearKeys, StackedMel, Wav2Vec
 from models.conformer.fronts import Places
 from models.parts.attention.config import GatedBuckets
@@ -66,6 +67,7 @@ def test_numbers_of_released_variants_are_those_of_one_device(name, layout):
     """To 1e-9 in double precision."""
     experiment, changes, stride = VARIANTS[name]
     e = layouts.experiment(experiment)
+    assert isinstance(e.data, SpeechData)
     data = dataclasses.replace(e.data, masks=dataclasses.replace(e.data.masks, stride=stride))
     e = dataclasses.replace(e, model=changed(e.model, changes), data=data)
     with jax.enable_x64(True):

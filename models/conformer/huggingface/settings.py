@@ -200,6 +200,7 @@ def _read_distances(theirs: Settings) -> Fields:
 
 
 def _write_distances(c: ConformerConfig) -> dict[str, Any]:
+    assert isinstance(c.layer, ConformerLayer)
     if (near := c.layer.near) is None:
         return choice("position_embeddings_type", "layer.positions", _POSITIONS, "relative").write(c)
     reach = {"left_max_position_embeddings": near.left, "right_max_position_embeddings": near.right}
