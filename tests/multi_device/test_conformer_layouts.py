@@ -53,14 +53,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        ("wavlm", "tensor_parallel:2x4"),
-        ("wavlm", "pipeline_1f1b:2x2x2"),
-        ("wav2vec2_bert", "two_d:2x4"),
-        ("wav2vec2_bert", "time:2x4"),
+        pytest.param("wavlm", "tensor_parallel:2x4", marks=pytest.mark.slow),
+        pytest.param("wavlm", "pipeline_1f1b:2x2x2", marks=pytest.mark.nightly),
+        pytest.param("wav2vec2_bert", "two_d:2x4", marks=pytest.mark.slow),
+        pytest.param("wav2vec2_bert", "time:2x4", marks=pytest.mark.nightly),
     ],
 )
 def test_numbers_of_released_variants_are_those_of_one_device(name, layout):

@@ -46,8 +46,14 @@ VARIANTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "layout"), [("deit", "gpipe"), ("dinov2", "two_d"), ("beit", "tensor_parallel")])
+@pytest.mark.parametrize(
+    ("name", "layout"),
+    [
+        pytest.param("deit", "gpipe", marks=pytest.mark.nightly),
+        pytest.param("dinov2", "two_d", marks=pytest.mark.nightly),
+        pytest.param("beit", "tensor_parallel", marks=pytest.mark.slow),
+    ],
+)
 def test_variants_are_those_of_one_device(name, layout):
     """A second token and its head, factors of layers' outputs and biases of offsets are cut as the layers are: as above."""
     e = changed(experiment("vit.b16"), VARIANTS[name])

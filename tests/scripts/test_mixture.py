@@ -13,7 +13,7 @@ from scripts.reproductions import small_decoder, training
 MARGIN = 0.05  # nats a token: five seeds were ahead by .1 to .19 (docs/LOG.md, "A mixture in a minute")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_mixture_is_ahead_of_its_dense_twin(tmp_path, monkeypatch, real_draws):
     """Eight experts, two a token, at the FLOPs of the dense model: 240 steps on the sources of Python's library, no text twice.
 
