@@ -32,6 +32,7 @@ SCALED = "scaled_product"
 
 # Names of axes along which a parameter is a pile of separate tensors: optimizers act on each one alone.
 STACKED = ("layers", "expert")
+OF_OUTPUTS = frozenset(("heads", "kv_heads", "kv", "code_groups", "codes"))  # dimensions of projections to heads, and to codes
 
 
 def param(
@@ -205,8 +206,10 @@ class ParamInfo:
 
     @property
     def is_matrix(self) -> bool:
-        """True if one tensor has two dimensions or more: what weight decay and low-rank updates act on."""
-        return len(self.shape) - self.stacked >= 2
+        """True if one tensor has inputs and outputs, or is a table: what weight decay and low-rank updates act on. A bias of heads
+        has two dimensions, and both are outputs."""
+        own = self.axes[self.stacked :]
+        return len(own) >= 2 and not OF_OUTPUTS.issuperset(own)
 
 
 def describe(model: PyTree) -> Iterator[ParamInfo]:

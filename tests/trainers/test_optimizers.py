@@ -166,10 +166,13 @@ def test_state_is_cut_like_its_parameter():
 
 
 def test_weight_decay_spares_vectors():
-    """A norm's scale is not decayed, stacked or not; a matrix is."""
+    """A norm's scale is not decayed, stacked or not, nor is a bias of heads; a matrix is, and a table of heads' biases."""
     assert not info("s", (12, 8), ("layers", "embed")).is_matrix
     assert not info("s", (8,), ("embed",)).is_matrix
+    assert not info("b", (12, 4, 8), ("layers", "heads", "kv")).is_matrix
     assert info("w", (12, 8, 4), ("layers", "embed", "mlp")).is_matrix
+    assert info("o", (12, 4, 8, 16), ("layers", "heads", "kv", "embed")).is_matrix
+    assert info("t", (4, 32), ("heads", "buckets")).is_matrix
 
 
 def test_schedules():

@@ -144,10 +144,11 @@ class Attention(nnx.Module):
         Biases that layers share are left out.
         """
         q_BLND = self._queries(x_BLM, rotation, "length")
-        return jax.nn.softmax(self._logits(q_BLND, kv[0], self._table(None), mask, gate_BNL=self._gates(x_BLM)))
+        return jax.nn.softmax(self.biased_logits(q_BLND, kv[0], self._table(None), mask, gate_BNL=self._gates(x_BLM)))
 
     @property
-    def _logits(self) -> Callable[..., jax.Array]:
+    def biased_logits(self) -> Callable[..., jax.Array]:
+        """`masked_logits` with the layer's settings."""
         return functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, patches=self.patches)
 
     def __call__(
@@ -176,7 +177,7 @@ class Attention(nnx.Module):
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
         table = self._table(bias_NK)
-        logits = functools.partial(self._logits, gate_BNL=self._gates(x_BLM))
+        logits = functools.partial(self.biased_logits, gate_BNL=self._gates(x_BLM))
         dropping = key is not None and rate > 0
         biased = table is not None or self.sinks is not None
         if splash.applies(self.scope, q_BLND, k_BSGD, mask, biased=biased, dropping=dropping):

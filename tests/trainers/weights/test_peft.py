@@ -122,26 +122,27 @@ def test_pieces_are_those_of_the_whole():
             assert_allclose(weights.read(name, index), whole[index], rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    "base, settings",
-    [
-        ("llama", Lora(rank=2, alpha=6.0, targets=("all-linear",))),
-        ("gpt2", Lora(rank=2, alpha=6.0, targets=("c_attn", "wo"))),
-        ("gpt2", Lora(rank=3, alpha=3.0, targets=("q", "v"))),
-        ("falcon_grouped", Lora(rank=2, alpha=6.0, targets=("query_key_value", "dense"))),
-        ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
-        ("byt5", Lora(rank=2, alpha=4.0, targets=("q", "v"))),
-        ("hubert", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
-        ("wavlm", Lora(rank=2, alpha=4.0, targets=("all-linear",))),
-        ("wav2vec2_bert", Lora(rank=2, alpha=4.0, targets=("linear_q", "linear_v"))),
-        ("trocr", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
-        ("electra_discriminator", Lora(rank=2, alpha=4.0, targets=("query", "value", "output.dense"))),
-        ("albert", Lora(rank=2, alpha=4.0, targets=("attention.query", "ffn_output"))),
-        ("mpnet_masked_lm", Lora(rank=2, alpha=4.0, targets=("attn.q", "attn.v", "intermediate.dense"))),
-        ("dinov2", Lora(rank=2, alpha=4.0, targets=("query", "wi"))),
-        ("clip", Lora(rank=2, alpha=4.0, targets=("q_proj", "fc2"))),
-    ],
-)
+# Models, and adapters that are written of them and read again (also in the table of docs/WEIGHTS.md).
+WRITTEN = [
+    ("llama", Lora(rank=2, alpha=6.0, targets=("all-linear",))),
+    ("gpt2", Lora(rank=2, alpha=6.0, targets=("c_attn", "wo"))),
+    ("gpt2", Lora(rank=3, alpha=3.0, targets=("q", "v"))),
+    ("falcon_grouped", Lora(rank=2, alpha=6.0, targets=("query_key_value", "dense"))),
+    ("switch", Lora(rank=2, alpha=4.0, targets=("wi", "q"))),
+    ("byt5", Lora(rank=2, alpha=4.0, targets=("q", "v"))),
+    ("hubert", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
+    ("wavlm", Lora(rank=2, alpha=4.0, targets=("all-linear",))),
+    ("wav2vec2_bert", Lora(rank=2, alpha=4.0, targets=("linear_q", "linear_v"))),
+    ("trocr", Lora(rank=2, alpha=4.0, targets=("q_proj", "v_proj"))),
+    ("electra_discriminator", Lora(rank=2, alpha=4.0, targets=("query", "value", "output.dense"))),
+    ("albert", Lora(rank=2, alpha=4.0, targets=("attention.query", "ffn_output"))),
+    ("mpnet_masked_lm", Lora(rank=2, alpha=4.0, targets=("attn.q", "attn.v", "intermediate.dense"))),
+    ("dinov2", Lora(rank=2, alpha=4.0, targets=("query", "wi"))),
+    ("clip", Lora(rank=2, alpha=4.0, targets=("q_proj", "fc2"))),
+]
+
+
+@pytest.mark.parametrize(("base", "settings"), WRITTEN)
 def test_what_is_written_is_read_as_it_was(tmp_path, base, settings):
     """Written and read, adapters of dense, fused and expert matrices give the same merged matrices; others are the base's."""
     weights = open_weights(FIXTURES / "parity" / base)
