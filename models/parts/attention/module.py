@@ -148,7 +148,7 @@ class Attention(nnx.Module):
 
     @property
     def biased_logits(self) -> Callable[..., jax.Array]:
-        """`masked_logits` with the layer's settings."""
+        """Returns `masked_logits` with the layer's settings."""
         return functools.partial(masked_logits, limit=self.cap, max_distance=self.max_distance, patches=self.patches)
 
     def __call__(
