@@ -1,4 +1,4 @@
-"""What tests/parity/curves.py passes to `transformers`: packed rows taken apart, and the settings of an optimizer."""
+"""The inputs that tests/parity/curves.py passes to `transformers`: packed rows taken apart, and the settings of an optimizer."""
 
 import dataclasses
 
