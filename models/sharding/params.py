@@ -206,8 +206,10 @@ class ParamInfo:
 
     @property
     def is_matrix(self) -> bool:
-        """True if one tensor has inputs and outputs, or is a table: what weight decay and low-rank updates act on. A bias of heads
-        has two dimensions, and both are outputs."""
+        """True if one tensor has inputs and outputs, or is a table: what weight decay and low-rank updates act on.
+
+        A bias of heads has two dimensions, and both are outputs.
+        """
         own = self.axes[self.stacked :]
         return len(own) >= 2 and not OF_OUTPUTS.issuperset(own)
 

@@ -127,6 +127,16 @@ def assert_equal_to_one_device(name: str, layout: str, mesh: tuple[int, ...]) ->
     contracts.assert_kept(laid_out(name, layout, mesh), got.collectives)
 
 
+def assert_variant_equal_to_one_device(e: Experiment, layout: str) -> None:
+    """The same of an experiment that is no experiment's own, as one with other settings of its model, without a contract."""
+    with jax.enable_x64(True):
+        start = equality.start(e)
+        want = equality.reference(e, STEPS, start)
+    far = equality.differences(run(dataclasses.replace(e, layout=named_layout(e, layout)), start), want)
+    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    assert len({float(m["loss"]) for m in want.metrics}) == STEPS
+
+
 @functools.cache
 def random_reference(name: str, length: int) -> tuple[Experiment, state.State, Trial]:
     """An experiment with random draws, in rows of this length unless 0, its first state, and the first steps on one device."""

@@ -1,6 +1,6 @@
 """The table of docs/WEIGHTS.md: what is tested of each model_type of Hugging Face.
 
-    .venv/bin/python -m tests.helpers.weights_table    rewrites the table
+.venv/bin/python -m tests.helpers.weights_table    rewrites the table
 """
 
 import json

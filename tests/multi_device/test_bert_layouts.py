@@ -5,15 +5,12 @@ Blocks are those of test_gpt_layouts.py, so that `make test` runs a layout of ea
 
 import dataclasses
 
-import jax
 import pytest
 
 from models.parts.attention.config import LearnedAndBuckets
 from models.parts.nested import changed
-from scripts.cli import named_layout
 from tests.helpers import layouts
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
-from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 
@@ -50,10 +47,4 @@ def test_numbers_of_variants_are_those_of_one_device(name, changes, layout):
     double precision."""
     e = layouts.experiment(name)
     e = dataclasses.replace(e, model=changed(e.model, changes))
-    with jax.enable_x64(True):
-        start = equality.start(e)
-        want = equality.reference(e, layouts.STEPS, start)
-    got = layouts.run(dataclasses.replace(e, layout=named_layout(e, layout)), start)
-    far = equality.differences(got, want)
-    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
-    assert len({float(m["loss"]) for m in want.metrics}) == layouts.STEPS
+    layouts.assert_variant_equal_to_one_device(e, layout)

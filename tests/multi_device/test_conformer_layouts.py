@@ -16,10 +16,8 @@ from models.parts.attention.config import GatedBuckets
 from models.parts.nested import changed
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import data_parallel
-from scripts.cli import named_layout
 from tests.helpers import layouts
 from tests.helpers.layouts import assert_equal_to_one_device, case_id, cases
-from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
 
@@ -69,13 +67,7 @@ def test_numbers_of_released_variants_are_those_of_one_device(name, layout):
     assert isinstance(e.data, SpeechData)
     data = dataclasses.replace(e.data, masks=dataclasses.replace(e.data.masks, stride=stride))
     e = dataclasses.replace(e, model=changed(e.model, changes), data=data)
-    with jax.enable_x64(True):
-        start = equality.start(e)
-        want = equality.reference(e, layouts.STEPS, start)
-    got = layouts.run(dataclasses.replace(e, layout=named_layout(e, layout)), start)
-    far = equality.differences(got, want)
-    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
-    assert len({float(m["loss"]) for m in want.metrics}) == layouts.STEPS
+    layouts.assert_variant_equal_to_one_device(e, layout)
 
 
 def test_the_convolution_of_positions_gathers_no_batch():

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from collections import Counter
 
-import jax
 import pytest
 
 from data.images.config import ImageData
@@ -13,7 +12,14 @@ from models.parts.nested import changed
 from models.sharding.layout import LayoutError
 from models.vit.config import DistilledPooling, NormedMeanPooling, TokenAndMeanPooling
 from models.vit.layouts import LAYOUTS
-from tests.helpers.layouts import MESH, STEPS, assert_equal_to_one_device, case_id, cases, experiment, run, trial
+from tests.helpers.layouts import (
+    assert_equal_to_one_device,
+    assert_variant_equal_to_one_device,
+    case_id,
+    cases,
+    experiment,
+    trial,
+)
 from trainers.hlo import equality
 
 pytestmark = pytest.mark.integration
@@ -49,20 +55,15 @@ VARIANTS = {
 @pytest.mark.parametrize(
     ("name", "layout"),
     [
-        pytest.param("deit", "gpipe", marks=pytest.mark.nightly),
-        pytest.param("dinov2", "two_d", marks=pytest.mark.nightly),
-        pytest.param("beit", "tensor_parallel", marks=pytest.mark.slow),
+        pytest.param("deit", "gpipe:2x2x2", marks=pytest.mark.nightly),
+        pytest.param("dinov2", "two_d:2x4", marks=pytest.mark.nightly),
+        pytest.param("beit", "tensor_parallel:2x4", marks=pytest.mark.slow),
     ],
 )
 def test_variants_are_those_of_one_device(name, layout):
     """A second token and its head, factors of layers' outputs and biases of offsets are cut as the layers are: as above."""
     e = changed(experiment("vit.b16"), VARIANTS[name])
-    with jax.enable_x64(True):
-        start = equality.start(e)
-        want = equality.reference(e, STEPS, start)
-    makes = LAYOUTS[layout]
-    far = equality.differences(run(dataclasses.replace(e, layout=makes(*MESH[len(makes.axes)])), start), want)
-    assert max(far["losses"], far["gradients"], far["parameters"]) < 1e-9, far
+    assert_variant_equal_to_one_device(e, layout)
 
 
 def test_a_picture_cut_in_space_is_never_gathered():
