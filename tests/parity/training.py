@@ -35,9 +35,6 @@ def model_of(start: Path, adapter: Path) -> Any:
     """Returns the folder's model in single precision, with the adapter, if there is one."""
     architecture = json.loads((start / "config.json").read_text())["architectures"][0]
     model = getattr(transformers, architecture).from_pretrained(start, dtype=torch.float32)
-    for module in [module for module in model.modules() if torch.nn.utils.parametrize.is_parametrized(module)]:
-        # wav2vec 2.0's convolution of positions, as one matrix and not as a direction and its length.
-        torch.nn.utils.parametrize.remove_parametrizations(module, "weight")
     if adapter.exists():
         from peft import PeftModel  # pyright: ignore[reportMissingImports]
 
