@@ -70,7 +70,7 @@ def _changed(rng: np.random.Generator, names: tuple[str, ...], choices: dict[str
 
 # By model_type, the cases that are changed, and values of settings.
 _CHOICES: dict[str, tuple[tuple[str, ...], dict[str, list[Any]]]] = {
-    "vit": (("vit", "vit_features"), _PICTURES),
+    "vit": (("vit_classification", "vit_features"), _PICTURES),
     "deit": (("deit", "deit_teacher", "deit_features"), _PICTURES),
     "beit": (("beit", "beit_features"), _PICTURES | {"layer_scale_init_value": [0.0, 0.5]}),
     "dinov2": (("dinov2", "dinov2_features"), _DINOV2),
