@@ -93,6 +93,7 @@ PODS = {
     "metnet2.paper": Pod("v4:4x4x8", "none"),
     "multimodal.pod": Pod("v4:8x16x16", "none"),
     "conformer.g": Pod("v4:8x8x8", "none as throughput (BigSSL)"),
+    "clip.l14": Pod("v4:4x4x8", "none as throughput"),
     "whisper.large_v3": Pod("v4:4x4x4", "none as throughput"),
     "nllb.moe_54b": Pod("v4:4x4x8", "none as throughput"),
 }

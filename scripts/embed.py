@@ -23,9 +23,13 @@ from scripts.classify import read
 def main() -> int:
     parser = cli.parser(__doc__)
     cli.add_checkpoint(parser, "a workdir, a release or a folder of Hugging Face's")
-    parser.add_argument("--prompt", default="", metavar="NAME", help="the name of what stands before each text")
+    parser.add_argument(
+        "--prompt", default="", metavar="NAME", help="the name of what stands before each text; by default the folder's own"
+    )
     parser.add_argument("--file", type=cli.folder, metavar="FILE", help="a file of texts, one JSON object a line")
-    parser.add_argument("--to", type=Path, metavar="FILE", help="write the vectors to this .npy file, and print nothing of them")
+    parser.add_argument(
+        "--to", type=Path, metavar="FILE", help="write the vectors to this .npy file; by default cosines are printed"
+    )
     parser.add_argument("text", nargs="*", help="texts to compare")
     args = parser.parse_args()
     if bool(args.text) == bool(args.file):

@@ -246,7 +246,7 @@ def as_linen(entries: Iterable[Entry], *, joined: bool) -> list[Entry]:
     def of(e: Entry) -> Entry:
         kernel = e.parts[0].inputs > 0
         theirs = f"{e.theirs.removesuffix('.weight')}.{'kernel' if kernel else 'scale'}"
-        shape = e.parts[0].shape if kernel and not joined else ()
+        shape = e.parts[0].shape if kernel and not joined else None
         return dataclasses.replace(e, theirs=theirs, transposed=False, file=shape)
 
     return [of(e) if e.theirs.endswith(".weight") else e for e in entries]

@@ -391,8 +391,8 @@ def test_what_hugging_face_has_no_class_for_is_refused(tmp_path):
 def test_config_of_hugging_face_says_what_it_cannot_be(tmp_path):
     huggingface.write_folder(arrays_of(HF), tmp_path / "folder")
     file = tmp_path / "folder/config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {"qkv_bias": False}))
-    with pytest.raises(UserError, match="qkv_bias=false is not supported"):
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"pooler_act": "relu"}))
+    with pytest.raises(UserError, match='pooler_act="relu" is not supported'):
         huggingface.HuggingFace(tmp_path / "folder")
 
 

@@ -175,7 +175,6 @@ def to_tree(source: HuggingFace) -> Any:
     [
         ("deit", dict(architectures=["DeiTForMaskedImageModeling"]), "did you mean 'DeiTForImageClassification'?"),
         ("deit", dict(hidden_size=20), "hidden_size=20 is no multiple of num_attention_heads=3"),
-        ("deit", dict(qkv_bias=False), "qkv_bias=false is not supported, only true"),
         ("deit", dict(image_size=28), "deit.embeddings.position_embeddings is [1, 11, 18], expected [1, 18, 18]"),
         ("deit_features", dict(pooler_output_size=7), "pooler_output_size=7: only hidden_size=18"),
         ("deit_features", dict(pooler_act="relu"), 'pooler_act="relu" is not supported, only "tanh"'),

@@ -52,7 +52,7 @@ def test_a_misspelt_experiment_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("name", "arguments", "hint"),
     [
-        ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, dlrm\.quickstart, .*"),
+        ("quickstart", [], r"no experiment 'quickstart'; choose from bert\.quickstart, clip\.quickstart, .*"),
         ("gpt.quickstart", ["--learning_rate", "1e-3"], r"--learning_rate; did you mean 'optimizer\.schedule\.peak'\?"),
         ("gpt.quickstart", ["--hidden_dim", "8"], r"--hidden_dim; did you mean 'model\.feed_forward\.hidden_dim'\?"),
         ("gpt.quickstart", ["--model.num_heads", "8"], r"--model\.num_heads; did you mean 'model\.attention\.heads'\?"),

@@ -290,7 +290,7 @@ def broken(folder: Path, how: str) -> Path:
         case "config":
             (folder / "config.json").write_text("{")
         case "type":
-            (folder / "config.json").write_text('{"model_type": "gpt_neox"}')
+            (folder / "config.json").write_text('{"model_type": "gpt_neo"}')
         case "pickle":
             for file in folder.glob("model*"):
                 file.unlink()
@@ -310,7 +310,7 @@ def broken(folder: Path, how: str) -> Path:
         ("outside", ["../secret.safetensors", "is no file of the folder"]),
         ("lost", ["1 tensors of model.safetensors.index.json are in no file", "transformer.wtf.weight"]),
         ("config", ["config.json is damaged"]),
-        ("type", ["'gpt_neox'", "did you mean 'gpt_oss'?"]),
+        ("type", ["'gpt_neo'", "did you mean 'gpt_neox'?"]),
         ("pickle", ["pytorch_model.bin is a pickle", "runs whatever code"]),
         ("empty", ["neither model.safetensors nor model.safetensors.index.json"]),
     ],
