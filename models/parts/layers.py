@@ -166,7 +166,7 @@ def soft_cap(logits: jax.Array, limit: float) -> jax.Array:
     return limit * jnp.tanh(logits / limit) if limit else logits
 
 
-def times(x: jax.Array, factor: float) -> jax.Array:
+def multiplied(x: jax.Array, factor: float) -> jax.Array:
     """Returns x times a factor, in x's dtype; 1 does nothing."""
     return x if factor == 1 else x * jnp.asarray(factor, x.dtype)
 

@@ -18,7 +18,7 @@ from models.parts.attention.mask import AttentionMask
 from models.parts.attention.module import Attention, KeysValues
 from models.parts.attention.rotary import Rotation, rotation
 from models.parts.kv_cache import LayerCache, Step, from_cache
-from models.parts.layers import FeedForward, Norm, add_bias, dropout, project, scale_by, soft_cap, times
+from models.parts.layers import FeedForward, Norm, add_bias, dropout, multiplied, project, scale_by, soft_cap
 from models.parts.losses import Ratio
 from models.parts.moe.config import MoeConfig
 from models.parts.moe.layer import Moe
@@ -234,14 +234,13 @@ class Block(nnx.Module):
         x_BLM = self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
         if self.order in ("parallel", "parallel_two"):  # PaLM (section 2), GPT-NeoX (section 2.1)
             y_BLM = self.attention_norm(x_BLM)
-            if (
-                self.order == "parallel" and self.scope.on_tpu
-            ):  # whose compiler would norm anew within every tile of each product that reads it
+            # The compiler for TPUs would norm anew within every tile of each product that reads it.
+            if self.order == "parallel" and self.scope.on_tpu:
                 y_BLM = jax.lax.optimization_barrier(y_BLM)
             z_BLM, new = self._attend(y_BLM, g, contexts[:2], cache)
             y_BLM = y_BLM if self.order == "parallel" else self.ffn_norm(x_BLM)
             f_BLM, statistics = self._feed_forward(y_BLM, g, contexts[2:])
-            z_BLM, f_BLM = (times(x, self.branch_scale) for x in (z_BLM.reshape(x_BLM.shape), f_BLM))
+            z_BLM, f_BLM = (multiplied(x, self.branch_scale) for x in (z_BLM.reshape(x_BLM.shape), f_BLM))
             return x_BLM + z_BLM + f_BLM, (new, statistics)
         y_BLM, new = self._attend(self._normed(x_BLM, self.attention_norm), g, contexts[:2], cache)
         x_BLM = self._added(x_BLM, y_BLM.reshape(x_BLM.shape), self.attention_norm, self.attention_out_norm)
@@ -297,10 +296,10 @@ class Block(nnx.Module):
     def _added(self, x_BLM: jax.Array, y_BLM: jax.Array, norm: Norm | Unnormed, out_norm: Norm | None = None) -> jax.Array:
         """Returns the residual stream with a sub-layer's output."""
         if self.order in ("pre", "sandwich"):  # GPT-2 (section 2.3); Gemma 2
-            return x_BLM + times(y_BLM if out_norm is None else out_norm(y_BLM), self.branch_scale)
+            return x_BLM + multiplied(y_BLM if out_norm is None else out_norm(y_BLM), self.branch_scale)
         if self.order == "reordered":  # OLMo 2
-            return x_BLM + times(norm(y_BLM), self.branch_scale)
-        return norm(x_BLM + times(y_BLM, self.branch_scale))  # "post": Vaswani et al. 2017 (section 3.1), BERT
+            return x_BLM + multiplied(norm(y_BLM), self.branch_scale)
+        return norm(x_BLM + multiplied(y_BLM, self.branch_scale))  # "post": Vaswani et al. 2017 (section 3.1), BERT
 
 
 def _layer_scale(c: BlockConfig, scope: Component) -> nnx.Param | None:
@@ -418,5 +417,5 @@ def logits(
       divisor: they are divided by it first.
       positions: the logical name of the second dimension.
     """
-    y_BLV = times(add_bias(project(x_BLM, w_MV, scope), bias), 1 / divisor)
+    y_BLV = multiplied(add_bias(project(x_BLM, w_MV, scope), bias), 1 / divisor)
     return soft_cap(scope.shard(y_BLV, "batch", positions, "act_vocab"), cap)

@@ -2,7 +2,6 @@
 
 import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from data.vocabularies.tokenizers import Tokenizer
 from models.errors import UserError
@@ -20,6 +19,7 @@ from models.m2m100.huggingface import INTERCHANGE
 from models.parts.layers import ACTIVATIONS, sinusoids
 from models.parts.nested import changed
 from models.sharding.params import describe
+from tests.helpers.folders import assert_refused, copy
 from tests.helpers.masked_vocabularies import train_roberta
 from tests.parity import ours
 from tests.parity.live import FIXTURES
@@ -196,16 +196,6 @@ def test_the_papers_sinusoids_are_those_of_numpy(size):
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
-def copy(name: str, to: Path, change=None, **settings: Any) -> Path:
-    """A fixture, its tensors changed, and settings of its config.json."""
-    shutil.copytree(FIXTURES / name, to)
-    if change:
-        save_file(change(load_file(to / "model.safetensors")), to / "model.safetensors")
-    config = json.loads((to / "config.json").read_text()) | settings
-    (to / "config.json").write_text(json.dumps(config))
-    return to
-
-
 def test_a_bare_bart_is_read(tmp_path):
     """As bart-base and bart-large are published: names without a prefix, copies of the table, fairseq's version, no bias of
     logits, which are zeros then."""
@@ -257,10 +247,7 @@ def test_stored_sinusoids_are_not_read(kind, tmp_path):
 )
 def test_a_folder_of_another_model_is_refused(name, settings, error, tmp_path):
     """In one line, with the setting, its value and what would do."""
-    with pytest.raises(InterchangeError) as caught:
-        HuggingFace(copy(name, tmp_path / "f", **settings))
-    (line,) = str(caught.value).splitlines()
-    assert error in line
+    assert_refused(copy(name, tmp_path / "f", **settings), error)
 
 
 def test_what_none_of_them_has_is_not_written():

@@ -4,9 +4,7 @@ That their logits and continuations are those of `transformers` is in trainers/w
 `python -m tests.parity.live` makes.
 """
 
-import json
 import math
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_array_equal
-from safetensors.numpy import load_file, save_file
 
 from configs.experiment import Lora
 from models.errors import UserError
@@ -27,6 +24,7 @@ from models.parts.attention.logits import masked_logits
 from models.parts.attention.mask import AttentionMask
 from models.parts.nested import changed
 from models.sharding.params import describe
+from tests.helpers.folders import assert_refused, copy
 from tests.parity import ours
 from tests.parity.live import FIXTURES
 from trainers import lora
@@ -177,16 +175,6 @@ def test_rows_beyond_opts_table_are_refused():
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
-def copy(name: str, to: Path, change=None, drop: tuple[str, ...] = (), **settings: Any) -> Path:
-    """A fixture, its tensors changed, and settings of its config.json."""
-    shutil.copytree(FIXTURES / name, to)
-    if change:
-        save_file(change(load_file(to / "model.safetensors")), to / "model.safetensors")
-    config = json.loads((to / "config.json").read_text()) | settings
-    (to / "config.json").write_text(json.dumps({key: value for key, value in config.items() if key not in drop}))
-    return to
-
-
 def same(folder: Path, name: str) -> None:
     """Asserts that a folder holds a fixture's model."""
     want, source = HuggingFace(FIXTURES / name), HuggingFace(folder)
@@ -232,7 +220,7 @@ def test_an_output_matrix_of_pythia_has_either_name(tmp_path):
 
 def test_blooms_settings_have_two_names(tmp_path):
     """As bigscience/bloom has them, and as `transformers` writes them."""
-    older = {"n_embed": 30, "num_hidden_layers": 2, "num_attention_heads": 5}
+    older: dict[str, Any] = {"n_embed": 30, "num_hidden_layers": 2, "num_attention_heads": 5}
     same(copy("bloom", tmp_path / "f", drop=("hidden_size", "n_layer", "n_head"), **older), "bloom")
 
 
@@ -273,10 +261,7 @@ def test_blooms_settings_have_two_names(tmp_path):
 )
 def test_a_folder_of_another_model_is_refused(name, settings, error, tmp_path):
     """In one line, with the setting, its value and what would do."""
-    with pytest.raises(UserError) as caught:
-        HuggingFace(copy(name, tmp_path / "f", **settings))
-    (line,) = str(caught.value).splitlines()
-    assert error in line
+    assert_refused(copy(name, tmp_path / "f", **settings), error, UserError)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from models.multimodal.huggingface import INTERCHANGE
 from models.parts.attention.config import Sinusoidal
 from models.parts.nested import changed
 from models.sharding.params import describe
+from tests.helpers.folders import assert_refused
 from tests.parity import ours
 from tests.parity.live import FIXTURES
 from tests.parity.odd import DRAWS
@@ -92,10 +93,7 @@ def copy(to: Path, side: str, **settings: Any) -> Path:
 )
 def test_a_folder_of_another_model_is_refused(side, settings, error, tmp_path):
     """In one line, with the setting, its value and what would do."""
-    with pytest.raises(InterchangeError) as caught:
-        HuggingFace(copy(tmp_path / "f", side, **settings))
-    (line,) = str(caught.value).splitlines()
-    assert error in line
+    assert_refused(copy(tmp_path / "f", side, **settings), error)
 
 
 def test_texts_beyond_the_table_of_positions_are_refused():

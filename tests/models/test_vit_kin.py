@@ -1,8 +1,5 @@
 """DeiT, DINOv2 and BEiT as variants of ViT: released sizes to the parameter, what sets them apart, folders read and refused."""
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -21,6 +18,7 @@ from models.sharding.params import describe, to_params, with_params
 from models.vit.config import MapPooling, NormedMeanPooling, TokenAndMeanPooling, VitConfig
 from models.vit.huggingface import INTERCHANGE
 from models.vit.model import Vit
+from tests.helpers.folders import assert_refused, copy
 from tests.parity import ours
 from tests.parity.live import FIXTURES
 from trainers.weights import huggingface
@@ -146,14 +144,6 @@ def test_fields_that_cannot_be_are_refused(fields, message):
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
-def copy(name: str, to: Path, **settings: Any) -> Path:
-    """A fixture with other settings in its config.json."""
-    shutil.copytree(FIXTURES / name, to)
-    config = json.loads((to / "config.json").read_text()) | settings
-    (to / "config.json").write_text(json.dumps(config))
-    return to
-
-
 @pytest.mark.parametrize("name", ["deit", "deit_teacher", "deit_features", "dinov2", "dinov2_features", "beit", "beit_features"])
 def test_a_folder_is_written_as_it_was_read(name, tmp_path):
     """Config and every parameter come back, bit by bit."""
@@ -190,10 +180,7 @@ def to_tree(source: HuggingFace) -> Any:
 )
 def test_a_folder_of_another_model_is_refused(name, settings, error, tmp_path):
     """In one line, with the setting, its value and what would do."""
-    with pytest.raises(InterchangeError) as caught:
-        HuggingFace(copy(name, tmp_path / "f", **settings))
-    (line,) = str(caught.value).splitlines()
-    assert error in line
+    assert_refused(copy(name, tmp_path / "f", **settings), error)
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """HuBERT, WavLM and Wav2Vec2-BERT: published sizes to the parameter, what sets them apart, folders that are refused."""
 
-import json
-import shutil
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -29,6 +26,7 @@ from models.parts.attention.config import GatedBuckets
 from models.parts.attention.logits import pair_biases, relative_buckets
 from models.parts.nested import changed
 from models.sharding.params import describe
+from tests.helpers.folders import assert_refused, copy
 from tests.parity import ours
 from tests.parity.live import FIXTURES
 from tests.parity.odd import DRAWS
@@ -131,13 +129,6 @@ def test_sizes_that_make_no_model_are_refused():
 # --- folders -----------------------------------------------------------------------------------------------------
 
 
-def copy(name: str, to: Path, **settings: Any) -> Path:
-    shutil.copytree(FIXTURES / name, to)
-    config = json.loads((to / "config.json").read_text()) | settings
-    (to / "config.json").write_text(json.dumps(config))
-    return to
-
-
 @pytest.mark.parametrize(
     ("name", "settings", "error"),
     [
@@ -158,10 +149,7 @@ def copy(name: str, to: Path, **settings: Any) -> Path:
 )
 def test_a_folder_of_another_model_is_refused(name, settings, error, tmp_path):
     """In one line, with the setting, its value and what would do."""
-    with pytest.raises(InterchangeError) as caught:
-        HuggingFace(copy(name, tmp_path / "f", **settings))
-    (line,) = str(caught.value).splitlines()
-    assert error in line
+    assert_refused(copy(name, tmp_path / "f", **settings), error)
 
 
 @pytest.mark.parametrize(
