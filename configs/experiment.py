@@ -91,6 +91,28 @@ class Distillation:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class LocalTier:
+    """Settings of a second tier of checkpoints, which each host keeps for itself (trainers/checkpoints/local.py).
+
+    Attributes:
+      every: interval in steps; 0 makes none.
+      folder: a folder of each host's own, of the same path on all: on its disk, or in its memory, as /dev/shm/NAME. It takes up
+        to five times the bytes of the state that the host's devices hold.
+    """
+
+    every: int = 0
+    folder: str = ""
+
+    def __post_init__(self) -> None:
+        if self.every < 0:
+            raise ValueError(f"every={self.every} must be at least 0")
+        if self.every and not self.folder:
+            raise ValueError(f"every={self.every} needs a `folder` on each host, such as /dev/shm/shardzoo")
+        if is_address(self.folder):
+            raise ValueError(f"folder={self.folder!r} must be a path on each host")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class Checkpointing:
     """Settings of the checkpoints that a run makes: when, where, and which of them stay.
 
@@ -102,6 +124,7 @@ class Checkpointing:
         (trainers/evaluation/directions.py); an evaluation that is not finite is never the best.
       folder: the folder of the checkpoints: a path, or gs://BUCKET/RUN; "" is one in the run's folder.
       max_failures: how many saves in a row may fail, or be left out because the one before is not written, before the run ends.
+      local: checkpoints on each host between these.
     """
 
     every: int = 1000
@@ -110,6 +133,7 @@ class Checkpointing:
     best: str = ""
     folder: str = ""
     max_failures: int = 3
+    local: LocalTier = LocalTier()
 
     def __post_init__(self) -> None:
         if is_address(self.folder) and not self.folder.startswith("gs://"):  # all that Orbax writes arrays to

@@ -93,8 +93,10 @@ class Loop:
             due = self.is_due(self.train.eval_every) and self.step >= self.train.eval_from
             if self.evaluator and (self.last or due):  # also when stopping: no step is repeated
                 scores = self.evaluate(self.evaluator)
-            if self.is_kept(scores):
-                self.save(scores)
+            saved = self.is_kept(scores) and self.save(scores)
+            if self.is_kept_locally(bool(saved)):
+                self.enter(SAVING)
+                self.checkpoints.save_locally(self.plan, self.state, self.fingerprint, (scores or {}) if saved else None)
 
             if self.last:
                 self.interrupt()
@@ -110,6 +112,11 @@ class Loop:
         """Returns whether the present state is saved: at the end, by the number of steps, or to keep the best by its scores."""
         to_compare = bool(scores) and bool(self.train.checkpoint.best)
         return self.last or self.stopping or to_compare or self.is_due(self.train.checkpoint.every)
+
+    def is_kept_locally(self, saved: bool) -> bool:
+        """Returns whether hosts keep the present state: by the number of steps, or until its checkpoint is written."""
+        every = self.train.checkpoint.local.every
+        return every > 0 and (saved or self.is_due(every)) and not (self.last or self.stopping)
 
     def enter(self, phase: str) -> None:
         for observer in self.observers:
@@ -208,13 +215,14 @@ class Loop:
             self.last = True
         return scores
 
-    def save(self, scores: Mapping[str, float] | None) -> None:
-        """Saves the state, unless every step since the last save was skipped: sound checkpoints stay."""
+    def save(self, scores: Mapping[str, float] | None) -> bool:
+        """Saves the state and returns True, unless every step since the last save was skipped: sound checkpoints stay."""
         self.enter(SAVING)
         skipped = int(self.state.skipped)
         if self.step - self.saved[0] == skipped - self.saved[1] and not self.last:
             self.say(f"step {self.step}: not saved, since every step after {self.saved[0]} was skipped")
-            return
+            return False
         final = self.last or self.stopping
         self.checkpoints.save(self.plan, self.state, self.fingerprint, scores, final=final)
         self.saved = self.step, skipped
+        return True

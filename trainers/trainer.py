@@ -90,7 +90,7 @@ def _train(
         processes.agree({"the step of the teacher's newest checkpoint": str(taught)})
         distillation.check_step(experiment, runlog.events(workdir) if restored else (), taught)
         teach = distillation.teacher(plan, cache)
-        say(f"starting at step {start}{' from a checkpoint' if restored else ''}")
+        say(f"starting at step {start}{f' from {checkpoints.origin}' if restored else ''}")
         of_data = {"data": source.fingerprint} | ({"teacher_step": taught} if taught is not None else {})
         record = runlog.Record(workdir, experiment, leader, restored=start if restored else None, **of_data)
         if record.resized:
@@ -99,6 +99,7 @@ def _train(
         stack.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if start >= train.steps:
             checkpoints.tidy()  # no save will do it
+            checkpoints.end_local()
             say(f"all {train.steps} steps are done")
             return record.end(DONE, start)
 
@@ -118,7 +119,7 @@ def _train(
         stack.push(watch.explain)  # before anything is closed, which would wait for a process that is lost
         progress = [metrics.Progress(train.steps)] if leader else []
         observers = [watch, HostLog(workdir, batches), *progress, attempt, board, *([writer] if writer else [])]
-        return Loop(
+        code = Loop(
             plan=plan,
             state=state,
             fingerprint=source.fingerprint,
@@ -134,6 +135,9 @@ def _train(
             print_line=say,
             observers=observers,
         ).run()
+        if code != runlog.PREEMPTED:  # what is at fault may be in them, too
+            checkpoints.end_local()
+        return code
 
 
 def say(text: str) -> None:
@@ -146,6 +150,9 @@ def check_settings(e: Experiment, log: mlperf_log.Request | None, evaluator: Eva
     """Raises ConfigError for settings that do not go together with an MLPerf log, or with the evaluation's metrics."""
     if log and e.train.faults.spike:
         raise ConfigError(f"train.faults.spike={e.train.faults.spike:g}: a benchmark's run, which --mlperf logs, does not rewind")
+    if log and e.train.checkpoint.local.every:
+        every = e.train.checkpoint.local.every
+        raise ConfigError(f"train.checkpoint.local.every={every}: a benchmark's run, which --mlperf logs, never resumes")
     best, names = e.train.checkpoint.best, evaluator.names if evaluator else []
     if best and best not in names:
         raise ConfigError(f"train.checkpoint.best={best!r}: no such metric{nearest(best, names)}")

@@ -144,6 +144,7 @@ class Unread:
 
 
 Outcome = Sound | Damaged | Foreign | Unread
+T = typing.TypeVar("T")
 
 
 class Manager(ocp.CheckpointManager):
@@ -231,19 +232,19 @@ def read(folder: epath.Path, step: int, plan: Plan, fingerprint: str) -> Outcome
             meta = _meta(reader, step)
             obsolete = optimized_statistics(shapes := _shapes(reader, step), plan)
             shapes = {name: shape for name, shape in shapes.items() if name not in obsolete}
-            if why := _mismatches(meta, plan.experiment, fingerprint) or _other_shapes(shapes, plan):
+            if why := mismatches(meta, plan.experiment, fingerprint) or other_shapes(shapes, plan):
                 return Foreign("; ".join(why))
             arrays = _arrays(reader, step, by_name(plan.model_form))
             checksums = {name: value for name, value in meta["checksums"].items() if name not in obsolete}
-            return Damaged(why) if (why := _copied(step, arrays)) else Sound(arrays, checksums)
+            return Damaged(why) if (why := copied(step, arrays)) else Sound(arrays, checksums)
     except DamageError as error:
         return Damaged(str(error))
     except StoreReadError as error:
         return Unread(str(error))
 
 
-def agreed(outcome: Outcome) -> Outcome:
-    """Returns the worst outcome of all processes: unread, damaged, foreign, sound. Every process must call this."""
+def agreed(outcome: T) -> T | Outcome:
+    """Returns the worst outcome of all processes: unread, damaged, foreign, or another. Every process must call this."""
     for kind in (Unread, Damaged, Foreign):
         if any_process(isinstance(outcome, kind)):
             return outcome if isinstance(outcome, kind) else kind("on another process")
@@ -346,7 +347,7 @@ def _difference(actual: dict[str, int], want: dict[str, int]) -> str:
     return ""
 
 
-def _copied(step: int, arrays: dict[str, Any]) -> str:
+def copied(step: int, arrays: Mapping[str, Any]) -> str:
     """Returns a line if a checkpoint is not of the step that it has for a name, else ""."""
     return f"it is a copy of checkpoint {int(arrays['step'])}" if int(arrays["step"]) != step else ""
 
@@ -357,26 +358,26 @@ def optimized_statistics(stored: Collection[str], plan: Plan) -> set[str]:
     return {name for name in stored if name.startswith("optimizer.") and name.endswith(endings)} if endings else set()
 
 
-def _other_shapes(stored: dict[str, tuple[int, ...]], plan: Plan) -> list[str]:
+def other_shapes(stored: Mapping[str, tuple[int, ...]], plan: Plan) -> list[str]:
     """Returns the arrays that differ in shape, or exist on one side only, as with another optimizer."""
     wanted = {k: tuple(x.shape) for k, x in by_name(plan.state).items()}
     names = sorted(k for k in stored.keys() | wanted.keys() if stored.get(k) != wanted.get(k))
     return [f"{k}: {stored.get(k, 'none')} -> {wanted.get(k, 'none')}" for k in names[:3]]
 
 
-def _mismatches(meta: dict[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
+def mismatches(meta: Mapping[str, Any], experiment: Experiment, fingerprint: str) -> list[str]:
     """Returns why a run of this experiment cannot continue from this checkpoint: the fields that differ, old -> new."""
     # How a model is computed (Experiment.execution) may change from one start to the next.
     old, new = _with_defaults(meta["experiment"]), registry.to_json(experiment)
-    mismatches = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
-    mismatches += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
+    result = [f"model.{d}" for d in registry.differences(old["model"], new["model"])]
+    result += [f"data.{d}" for d in registry.differences(old["data"], new["data"])]
     differences = registry.differences(old["train"], new["train"])
-    mismatches += [f"train.{d}" for d in differences if f"{d.partition(':')[0]}.".startswith(_FIXED)]
+    result += [f"train.{d}" for d in differences if f"{d.partition(':')[0]}.".startswith(_FIXED)]
     kinds = [{"class": e["optimizer"].get("class")} for e in (old, new)]
-    mismatches += [f"optimizer.{d}" for d in registry.differences(*kinds)]
-    if not mismatches and meta["data"] != fingerprint:
-        mismatches.append(f"the prepared data changed: fingerprint {meta['data'][:12]} -> {fingerprint[:12]}")
-    return mismatches
+    result += [f"optimizer.{d}" for d in registry.differences(*kinds)]
+    if not result and meta["data"] != fingerprint:
+        result.append(f"the prepared data changed: fingerprint {meta['data'][:12]} -> {fingerprint[:12]}")
+    return result
 
 
 def _with_defaults(experiment: dict[str, Any]) -> dict[str, Any]:
@@ -454,7 +455,7 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in _READ}
             arrays = _on_host(manager, step, want)
             actual = {name: checksum_on_host(x) for name, x in arrays.items()}
-            if reason := _difference(actual, want) or _copied(step, arrays):
+            if reason := _difference(actual, want) or copied(step, arrays):
                 raise DamageError(reason)
         except DamageError as error:
             raise CheckpointError(f"checkpoint {folder / str(step)} is damaged ({error})") from error

@@ -29,7 +29,8 @@ from data import progress
 from models.errors import told
 from trainers import runlog
 from trainers.checkpoints import checkpoint
-from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound, StoreReadError, Unread
+from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Outcome, Sound, StoreReadError, Unread
+from trainers.checkpoints.local import LocalCheckpoints, Save, disown
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_form, in_step_form
 from trainers.runtime.processes import any_process
@@ -63,8 +64,15 @@ class _Best(PreservationPolicy):
         return [step == best or scores[step] is None for step in scores]
 
 
+def _step(at: Save | int) -> int:
+    return at.step if isinstance(at, Save) else at
+
+
 class Checkpoints:
-    """The checkpoints of one run.
+    """The checkpoints of one run: those of its store, and the local ones of `train.checkpoint.local`.
+
+    Attributes:
+      origin: "a checkpoint" or "a local checkpoint", where the last `restore` found one, else "".
 
     Args:
       directions: of the task's scores (data.task.Task.directions), for `train.checkpoint.best`.
@@ -94,6 +102,11 @@ class Checkpoints:
         self._scores: dict[int, Mapping[str, float] | None] = {}  # by step, once they are known
         self._failures, self._under_way = 0, False  # failures in a row
         self._manager = self._open()
+        self.origin = ""
+        self._pinned: int | None = None  # the step of the local state that stays until the checkpoint it has is written
+        self._local = LocalCheckpoints(workdir, settings.local, say) if settings.local.every else None
+        if self._local is None:
+            disown(workdir)
 
     def _score(self, step: int) -> Mapping[str, float] | None:
         if step not in self._scores:
@@ -203,11 +216,25 @@ class Checkpoints:
         self._say(f"{line}; training goes on")
         return True
 
+    def save_locally(self, plan: Plan, state: State, fingerprint: str, scores: Mapping[str, float] | None) -> None:
+        """Starts a local save; returns once the arrays are copied off the devices.
+
+        Args:
+          scores: those with which `save` was just called for this state; None if it was not called. The local state stays until
+            that checkpoint is written, so that it is not lost with this start.
+        """
+        assert self._local
+        if scores is not None:
+            self._pinned = int(state.step)
+        elif not self._manager.is_saving_in_progress():
+            self._pinned = None
+        self._local.save(plan, state, fingerprint, scores, self._pinned)
+
     def restore(self, plan: Plan, fingerprint: str, until: float = math.inf) -> State | None:
         """Returns the newest sound checkpoint, up to a step, as a State on the plan's mesh; None where there is none.
 
         A damaged checkpoint is named and the one before it is tried. Once a sound one is found, the damaged ones are moved to
-        WORKDIR/damaged.
+        WORKDIR/damaged. Local ones count only where no step is given: a rewind goes to the same step whatever hosts still hold.
 
         Raises:
           CheckpointError: the newest sound checkpoint is of another model, data or optimizer, or none could be read.
@@ -215,25 +242,57 @@ class Checkpoints:
         """
         damaged: list[int] = []
         self._settled(None)
-        for step in sorted((s for s in self._manager.all_steps() if s <= until), reverse=True):
-            where = self.folder / str(step)
-            match checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, step, plan, fingerprint))):
+        local = self._local.saves() if self._local and until == math.inf else []
+        self._pay(local, plan, fingerprint)
+        stored = [step for step in self._manager.all_steps() if step <= until]
+        for at in sorted([*local, *stored], key=lambda at: (_step(at), isinstance(at, Save)), reverse=True):
+            what, where = self._named(at)
+            match self._read(at, plan, fingerprint):
                 case Sound(arrays=arrays):
                     self._set_aside(damaged)
+                    if self._local and until == math.inf:
+                        self._local.forget(but=at if isinstance(at, Save) else None)
+                    self.origin = f"a {what}"
                     return in_step_form(plan, from_names(plan.state, arrays))
+                case Damaged(why) if isinstance(at, Save):
+                    self._say(f"{what} {where} is damaged or not whole ({why}); trying the one before it")
                 case Damaged(why):
-                    self._say(f"checkpoint {where} is damaged ({why}); trying the one before it")
-                    damaged.append(step)
+                    self._say(f"{what} {where} is damaged ({why}); trying the one before it")
+                    damaged.append(_step(at))
                 case Unread(why):
-                    raise StoreReadError(f"checkpoint {where} cannot be read for now ({why}); run the same command again")
+                    raise StoreReadError(f"{what} {where} cannot be read for now ({why}); run the same command again")
                 case Foreign(why):
                     raise CheckpointError(
-                        f"checkpoint {where} is of another experiment: {why}; choose another --workdir, or start from its "
+                        f"{what} {where} is of another experiment: {why}; choose another --workdir, or start from its "
                         "release with --train.finetune.init-from"
                     )
         if damaged:
             raise CheckpointError(f"none of the {len(damaged)} checkpoints in {self.folder} could be read; nothing was changed")
+        if self._local and local:
+            self._local.forget()
         return None
+
+    def _named(self, at: Save | int) -> tuple[str, epath.Path]:
+        """Returns what a checkpoint is called, and its place."""
+        if self._local and isinstance(at, Save):
+            return "local checkpoint", epath.Path(self._local.folder) / str(at.step)
+        return "checkpoint", self.folder / str(at)
+
+    def _read(self, at: Save | int, plan: Plan, fingerprint: str) -> Outcome:
+        """Returns a checkpoint, on which all processes agree."""
+        if self._local and isinstance(at, Save):
+            return self._local.read(at, plan, fingerprint)
+        return checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, _step(at), plan, fingerprint)))
+
+    def _pay(self, local: Sequence[Save], plan: Plan, fingerprint: str) -> None:
+        """Writes the checkpoints that were under way when an earlier start was killed, from their local copies."""
+        for save in reversed(local):
+            if not self._local or save.step in self._manager.all_steps() or (scores := self._local.owed(save)) is None:
+                continue
+            if isinstance(outcome := self._local.read(save, plan, fingerprint), Sound):
+                self._say(f"checkpoint {save.step} was under way when the last start ended; it is written from its local copy")
+                state = in_step_form(plan, from_names(plan.state, outcome.arrays))
+                self.save(plan, state, fingerprint, scores, final=True)
 
     def _set_aside(self, steps: list[int]) -> None:
         any_process(False)  # waits until no process is reading
@@ -259,6 +318,13 @@ class Checkpoints:
         self._settled(None)
         for later in [s for s in self._manager.all_steps() if s > step]:
             self._manager.delete(later)
+        if self._local:  # the older ones are of no use beside the store's checkpoint of the step
+            self._local.forget()
+
+    def end_local(self) -> None:
+        """Deletes the local checkpoints of a run that has ended."""
+        if self._local:
+            self._local.remove()
 
     def tidy(self) -> None:
         """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
@@ -275,7 +341,12 @@ class Checkpoints:
             time.sleep(0.1)
         unfinished = ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
         steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
-        return f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
+        line = f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
+        if not self._local:
+            return line
+        self._local.wait(max(0.0, until - time.monotonic()))
+        newest = self._local.newest()
+        return f"{line}; the last local one of this process is {'none' if newest is None else newest}"
 
     def close(self) -> None:
         """Waits for the save under way, if any; not for one that has been given up.
@@ -283,6 +354,8 @@ class Checkpoints:
         Raises:
           StoreError: it failed.
         """
+        if self._local:
+            self._local.close()
         if self._failures > self._settings.max_failures:
             return
         try:

@@ -76,6 +76,15 @@ def gather_names(name: str) -> list[str]:
     return [other.rstrip(b"\0").decode(errors="replace") for other in _gather_bytes(name.encode()[:64].ljust(64, b"\0"))]
 
 
+def gather_values(value: Any) -> list[Any]:
+    """Returns the JSON-able values of all processes, in order. Every process must call this."""
+    if jax.process_count() == 1:
+        return [json.loads(json.dumps(value))]
+    text = json.dumps(value).encode()
+    longest = int(gather(len(text)).max())
+    return [json.loads(other) for other in _gather_bytes(text.ljust(longest))]
+
+
 def agree(settings: Mapping[str, str]) -> None:
     """Compares settings with those of the other processes. Every process must call this.
 

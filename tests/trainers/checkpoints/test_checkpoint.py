@@ -322,7 +322,7 @@ def test_an_error_of_tensorstore_below_another_is_recognised(saved, tmp_path, p,
         assert isinstance(result, kind)
 
 
-@pytest.mark.parametrize("place", ["_mismatches", "_other_shapes", "to_tree"])
+@pytest.mark.parametrize("place", ["mismatches", "other_shapes", "to_tree"])
 def test_a_bug_is_no_damage(saved, tmp_path, p, monkeypatch, place):
     """An exception of this project's own code keeps its class, though it is one that damage has too; nothing is moved."""
     shutil.copytree(saved, tmp_path / "run")
