@@ -57,6 +57,7 @@ _LATER = frozenset(
         'execution.offload: "none"',
         "layout.pad: []",
         'train.benchmark: ""',
+        *(f"train.checkpoint.local.{line}" for line in ('class: "LocalTier"', 'folder: ""', "every: 0")),
         "train.eval_from: 0",
         "eval.rows: 0",
         "train.finetune.lora.dropout: 0.0",
