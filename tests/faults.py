@@ -34,15 +34,18 @@ from scripts import cli
 
 STEPS, EVERY = 40, 3  # of a run, and between its saves
 IN_SAVES = 0.75  # of the kills are aimed at saves
+LOCAL = "local"  # the folder of local checkpoints, beside the runs' folders
 LIMIT = 300  # seconds, after which a start is said to hang
 TEXT = ["--data.cache", "documents", "--model.vocab", "300", "--eval.split", "test", "--eval.batch_size", "8"]
 BEST = ["--train.checkpoint.best", "eval/cross_entropy", "--train.eval_every", "3", "--train.checkpoint.keep", "1"]
+TIERS = ["--train.checkpoint.local.every", "1", "--train.checkpoint.local.folder", "{local}"]
 KINDS = {  # arguments after `gpt.quickstart --tiny`, and processes
     "one device": (["--layout", "data_parallel:1x1"], 1),
     "eight devices": (["--layout", "fully_sharded:2x4"], 1),
     "pipeline": (["--layout", "pipeline_interleaved:2x2x2"], 1),
     "LoRA": (["--layout", "data_parallel:1x1", "--train.finetune.lora.rank", "4"], 1),
     "best by metric": (["--layout", "data_parallel:1x1", *TEXT, *BEST], 1),
+    "two tiers": (["--layout", "data_parallel:1x1", *TIERS], 1),
     "two processes": (["--layout", "fully_sharded:2x4", "--train.faults.stall_seconds", "5"], 2),
 }
 
@@ -89,7 +92,8 @@ class Start:
     def __init__(self, kind: str, workdir: Path, data: Path):
         arguments, processes = KINDS[kind]
         run = ["gpt.quickstart", "--tiny", "--workdir", str(workdir), "--train.steps", str(STEPS)]
-        run += ["--train.checkpoint.every", str(EVERY), "--train.log_every", "1", *arguments]
+        run += ["--train.checkpoint.every", str(EVERY), "--train.log_every", "1"]
+        run += [argument.format(local=workdir.parent / LOCAL) for argument in arguments]
         together = {}
         if processes > 1:
             with socket.socket() as free:
@@ -149,14 +153,18 @@ class Start:
 
 
 def complete(workdir: Path) -> list[int]:
+    """Returns the steps of all complete checkpoints, local ones too, of which each is one file of a single process."""
     folder = workdir / "checkpoints"
-    return sorted(int(p.name) for p in folder.iterdir() if p.name.isdigit()) if folder.is_dir() else []
+    stored = [int(p.name) for p in folder.iterdir() if p.name.isdigit()] if folder.is_dir() else []
+    return sorted(stored + [int(p.name.split(".")[0]) for p in (workdir.parent / LOCAL).glob(f"{workdir.name}-*/[0-9]*.npz")])
 
 
 def half_written(workdir: Path) -> set[tuple[str, int]]:
     """Returns the temporary folders of saves, by name and inode: one of the same name may be left from an earlier kill."""
     result = set()
-    for path in (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"):
+    stored = (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*")
+    local = (workdir.parent / LOCAL).glob(f"{workdir.name}-*/.*.unfinished")
+    for path in [*stored, *local]:
         with contextlib.suppress(FileNotFoundError):
             result.add((path.name, path.stat().st_ino))
     return result

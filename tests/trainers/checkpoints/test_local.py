@@ -1,4 +1,4 @@
-"""Tests of the second tier: which local checkpoints are whole and sound, on which mesh they are read, and when they are deleted."""
+"""Tests of the second tier: which local checkpoints are whole and sound, on which mesh they are read, when they are deleted."""
 
 import dataclasses
 import errno
@@ -337,7 +337,7 @@ def test_local_checkpoints_of_another_experiment_are_refused(both):
     """The error names the difference; nothing is deleted."""
     left = in_both(both, stored=())
     checkpoints, _ = both()
-    with pytest.raises(CheckpointError, match="local checkpoint .*22 is of another experiment: the prepared data changed"):
+    with pytest.raises(CheckpointError, match=r"local checkpoint .*22 is of another experiment: the prepared data changed"):
         restored(checkpoints, fingerprint="other")
     assert files(checkpoints._local) == left
 
@@ -443,8 +443,6 @@ def test_a_diverged_run_leaves_no_local_states(small, tmp_path, monkeypatch):
 def test_a_benchmark_has_no_local_checkpoints(small, tmp_path):
     """An attempt starts at step 0 and never resumes: the setting is refused before anything is written."""
     e = with_train(small, checkpoint={"local": LocalTier(every=1, folder=str(tmp_path / "host"))})
-    with pytest.raises(
-        ConfigError, match="train.checkpoint.local.every=1: a benchmark's run, which --mlperf logs, never resumes"
-    ):
+    with pytest.raises(ConfigError, match=r"train\.checkpoint\.local\.every=1: a benchmark's run.*never resumes"):
         trainer.check_settings(e, trainer.mlperf_log.Request(folder=tmp_path / "log"), None)
     assert not list(tmp_path.iterdir())
