@@ -162,11 +162,12 @@ def complete(workdir: Path) -> list[int]:
 def half_written(workdir: Path) -> set[tuple[str, int]]:
     """Returns the temporary folders of saves, by name and inode: one of the same name may be left from an earlier kill."""
     result = set()
-    stored = (workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*")
-    local = (workdir.parent / LOCAL).glob(f"{workdir.name}-*/.*.unfinished")
-    for path in [*stored, *local]:
-        with contextlib.suppress(FileNotFoundError):
-            result.add((path.name, path.stat().st_ino))
+    for folder, pattern in (
+        (workdir / "checkpoints", "*.orbax-checkpoint-tmp*"),
+        (workdir.parent / LOCAL, f"{workdir.name}-*/.*"),
+    ):
+        with contextlib.suppress(FileNotFoundError):  # a folder gets its name, or goes
+            result |= {(path.name, path.stat().st_ino) for path in folder.glob(pattern)}
     return result
 
 

@@ -166,6 +166,12 @@ class Checkpoints:
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
         return self._under_way
 
+    def settle(self) -> None:
+        """Waits for the saves under way in both tiers."""
+        self._settled(None)
+        if self._local:
+            self._local.wait()
+
     def _show_writing(self, step: int, state: State) -> None:
         """Shows how much of a save is written until it is; nothing of a store's, whose folders are slow to list."""
         if self._settings.folder or not progress.shown():
