@@ -116,7 +116,7 @@ def divide(path: Path, start: str, processes: int, copies: int = 1) -> list[Path
 
 @pytest.mark.parametrize("mesh", [EIGHT, ONE, (4, 2)])
 def test_the_files_of_several_processes_are_one_state_and_nothing_less_is(tier, mesh):
-    """Of three processes' files all are needed, or two where each piece is in two of them; no mesh is given holes."""
+    """All of three processes' files are needed, or two where each piece is in two of them; no mesh is given holes."""
     at = tier()
     write(at, 7, mesh=EIGHT)
     whole = bits(plan(*EIGHT), at_step(7, *EIGHT))
