@@ -291,9 +291,12 @@ class Checkpoints:
         return checkpoint.verified(checkpoint.agreed(checkpoint.read(self.folder, _step(at), plan, fingerprint)))
 
     def _pay(self, local: Sequence[Save], plan: Plan, fingerprint: str) -> None:
-        """Writes the checkpoints that were under way when an earlier start was killed, from their local copies."""
+        """Writes the checkpoint that was under way when an earlier start was killed, from its local copy.
+
+        Older ones than the store's newest were written, and may have been deleted since.
+        """
         for save in reversed(local):
-            if not self._local or save.step in self._manager.all_steps() or (scores := self._local.owed(save)) is None:
+            if not self._local or save.step <= (self.newest() or -1) or (scores := self._local.owed(save)) is None:
                 continue
             if isinstance(outcome := self._local.read(save, plan, fingerprint), Sound):
                 self._say(f"checkpoint {save.step} was under way when the last start ended; it is written from its local copy")

@@ -374,6 +374,18 @@ def test_a_checkpoint_that_was_under_way_is_written_from_its_local_copy(both, tm
     assert kept(tmp_path / "run") == [20, 30]
 
 
+def test_a_checkpoint_that_the_store_has_deleted_since_is_not_written_again(both, tmp_path):
+    """Steps 10, 20 and 30 were saved in both tiers, and the store keeps one: the local copies of the others owe it nothing."""
+    checkpoints, _ = both(keep=1)
+    for step in (10, 20, 30):
+        save(checkpoints, step)
+        save_locally(checkpoints, step, scores={})
+    checkpoints.close()
+    again, said = both(keep=1)
+    assert restored(again) == (30, "a local checkpoint") and not said
+    assert kept(tmp_path / "run") == [30]
+
+
 def test_settings_that_make_no_sense_are_refused():
     """A tier without a place, at an address, or at a negative interval."""
     for settings, said in (
