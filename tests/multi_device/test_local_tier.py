@@ -17,7 +17,7 @@ ROUNDING = 1e-10  # relative, in float64, over all steps
 def newest_whole(run: Run) -> int:
     """Returns the newest step of which both processes' files are there."""
     files = [path.name.split(".") for path in (run.workdir.parent / "host").glob("*/[0-9]*.npz")]
-    return max(int(step) for step, _, process, _ in files if process == "0" and [step, _, "1", "npz"] in files)
+    return max(int(step) for step, start, process, end in files if process == "0" and [step, start, "1", end] in files)
 
 
 def test_what_two_processes_kept_two_and_one_go_on_from(tmp_path):
