@@ -92,7 +92,7 @@ def of_run(events: Sequence[Mapping[str, Any]], host_lines: Sequence[Mapping[str
     """
     if not any(event.get("event") == "goodput" and is_sound(event) for event in events):
         return None
-    seen = sorted((_ms_of(line["time"]), line["step"]) for line in host_lines)
+    seen = sorted((ms_of(line["time"]), line["step"]) for line in host_lines)
     starts = [_began(event) for event in events if event.get("event") == "start"]
     run, number = _Run(starts[0] if starts else math.inf), 0
     for event in events:
@@ -103,8 +103,8 @@ def of_run(events: Sequence[Mapping[str, Any]], host_lines: Sequence[Mapping[str
             case "goodput" if is_sound(event):
                 run.record(event)
             case "stop":
-                run.tail(seen, _ms_of(event["time"]) + 1000)  # whose time has no milliseconds
-                run.until(_ms_of(event["time"]), WAITING)
+                run.tail(seen, ms_of(event["time"]) + 1000)  # whose time has no milliseconds
+                run.until(ms_of(event["time"]), WAITING)
     run.tail(seen, math.inf)
     return run.goodput()
 
@@ -132,7 +132,7 @@ class _Run:
     def start(self, event: Mapping[str, Any], seen: Sequence[tuple[int, int]], began: int) -> None:
         self.tail(seen, began)
         self.until(began, DOWN)
-        self.loaded = _ms_of(event["time"])
+        self.loaded = ms_of(event["time"])
         self.step = event.get("restored") or 0
         self.lose(self.step)
 
@@ -187,9 +187,10 @@ def _ms(seconds: float) -> int:
     return round(1000 * seconds)
 
 
-def _ms_of(time: str) -> int:
+def ms_of(time: str) -> int:
+    """Returns milliseconds since 1970 of a time in ISO 8601."""
     return _ms(datetime.datetime.fromisoformat(time).timestamp())
 
 
 def _began(event: Mapping[str, Any]) -> int:
-    return _ms(event["began"]) if _number(event.get("began"), _LATEST) else _ms_of(event["time"])
+    return _ms(event["began"]) if _number(event.get("began"), _LATEST) else ms_of(event["time"])

@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from data.paths import ROOT
+from tests.parity import goodput as parity
 from trainers.monitoring import goodput, history
 from trainers.monitoring.goodput import COMPILE, DATA, DOWN, PARTS, RECOMPUTED, SAVE, START, STEPS, WAITING
 from trainers.monitoring.ledger import Account, Ledger, arrivals
@@ -280,3 +282,45 @@ def test_each_device_is_seen_to_arrive():
 
     ticks = iter(range(1, 100))
     assert arrivals([Shard(3), Shard(1)], lambda: next(ticks), lambda seconds: None) == [2, 1]
+
+
+# --- beside ml-goodput-measurement
+
+
+def both(name: str) -> tuple[dict[str, float], dict[str, float], dict[str, Any]]:
+    """Seconds by part of a recorded run, here and by the library, whose numbers lie beside the record, with its own fields."""
+    folder = ROOT / "tests/fixtures/goodput" / name
+    total, _ = parity.ours(folder)
+    theirs = json.loads((folder / parity.THEIRS).read_text())
+    named = {part: sum(theirs["lost_s"].get(key, 0.0) for key in keys) for part, keys in parity.NAMES.items()}
+    assert total.wall == pytest.approx(theirs["wall_s"], abs=0.002)
+    return dict(total.seconds), named | {STEPS: theirs["productive_s"]}, theirs
+
+
+def test_a_run_that_was_killed_has_the_goodput_that_the_library_computes():
+    """A recorded run, killed after step 340, that went on from step 200, and was stopped at 763: every part is the library's,
+    but for closing the logs."""
+    ours, theirs, fields = both("killed")
+    assert fields["disruptions"] == 1 and fields["lost_s"].get("OTHER", 0) < 0.01
+    assert ours == pytest.approx(theirs, abs=0.1)
+
+
+def test_a_restart_that_lost_no_step_is_a_loss_here_alone():
+    """The whole record has two kills, and a stop by a signal: what followed it is productive to the library."""
+    ours, theirs, fields = both("all")
+    assert fields["disruptions"] == 2
+    parts_of_the_restart = 11.751 + 28.36 + 13.195  # seconds down, of its start, and of its compilation, from run.jsonl
+    assert theirs[STEPS] - ours[STEPS] == pytest.approx(parts_of_the_restart, rel=0.05)
+    same = (START, DATA, SAVE, RECOMPUTED)
+    assert [ours[part] for part in same] == pytest.approx([theirs[part] for part in same], abs=0.3)
+
+
+def test_what_the_library_is_given_is_the_record():
+    """Its entries have every start, a beginning of every step that was taken, also of those that were lost, in order of time."""
+    _, entries = parity.ours(ROOT / "tests/fixtures/goodput/all")
+    steps = [entry["step_count"] for entry in entries if "step_count" in entry]
+    lost = [number for number in range(1, len(steps)) if steps[number] != steps[number - 1] + 1]
+    assert [steps[number] for number in lost] == [200, 1200] and steps[0] == 0 and steps[-1] == 1999
+    assert sum("job_start_time" in entry for entry in entries) == 4
+    times = [next(x for name, x in entry.items() if name.endswith("_time")) for entry in entries]
+    assert times == sorted(times)
