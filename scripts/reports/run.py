@@ -169,7 +169,7 @@ def goodput_table(h: History) -> str:
     notes = {STEPS: f"{h.goodput.steps:,} steps that were not lost"} | LOSSES
     rows = [
         [
-            Html(f'<span style="color:{color[name]}">&#9632;</span> {escaped(name)}'),
+            Html(f'<span style="color:{color[name]}">&#9632;</span>&nbsp;{escaped(name)}'),
             _duration(h.goodput.seconds[name]),
             f"{share:.1%}",
             notes[name],

@@ -76,8 +76,10 @@ def is_sound(event: Mapping[str, Any]) -> bool:
         _number(event.get("since"), _LATEST)
         and isinstance(seconds, dict)
         and all(part in PARTS and _number(x, _LONGEST) for part, x in seconds.items())
-        and all(type(x) is int for x in (steps, step))
-        and 0 <= steps <= step < 2**53  # pyright: ignore[reportOptionalOperand]
+        and isinstance(steps, int)
+        and isinstance(step, int)
+        and bool not in (type(steps), type(step))
+        and 0 <= steps <= step < 2**53
     )
 
 

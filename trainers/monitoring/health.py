@@ -1,4 +1,4 @@
-"""Which process or device of a run is slow, from the lines of hosts.jsonl (trainers/monitoring/hosts.py says what they hold).
+"""Tells which process or device of a run is slow, from the lines of hosts.jsonl (trainers/monitoring/hosts.py describes them).
 
 Processes take their steps together, so that all have the same step time. A process's own time of a step is that time without what
 it waited for the others' rows: as much as the devices of the process that waited longest for its rows were longer without work

@@ -178,7 +178,7 @@ def read(workdir: Path) -> History:
 
 def goodput_of(workdir: Path, last: Mapping[str, Any]) -> Goodput | None:
     """Returns the goodput of a run whose log will have one more event at its end."""
-    events, _ = _sound([*runlog.events(workdir), last | {"time": "2000-01-01T00:00:00Z"}], _event)
+    events, _ = _sound([*runlog.events(workdir), {**last, "time": "2000-01-01T00:00:00Z"}], _event)
     return goodput.of_run(events, _hosts(workdir)[1])
 
 
