@@ -191,7 +191,7 @@ def main() -> int:
         began=began,
     )
     progress.show(jax.process_index() == 0)
-    return trainer.train(e, args.workdir, log)
+    return trainer.train(e, args.workdir, log, began=began)
 
 
 if __name__ == "__main__":

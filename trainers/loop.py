@@ -146,7 +146,7 @@ class Loop:
             self.state, step_metrics = self.compiled(self.state, batch)
         if not corruption:
             for observer in self.observers:
-                observer.stepped(self.step)
+                observer.stepped(self.step, step_metrics)
             self.pending.append((self.step, step_metrics))
             if len(self.pending) > 1:  # at most two steps are in flight: the host must not run ahead without bound
                 jax.block_until_ready(self.pending[-2][1]["loss"])

@@ -28,7 +28,9 @@ from trainers.loop import Loop
 from trainers.measure import mlperf_log
 from trainers.monitoring import metrics, stalls, wandb
 from trainers.monitoring.corruption import Checker
+from trainers.monitoring.goodput import COMPILE
 from trainers.monitoring.hosts import HostLog
+from trainers.monitoring.ledger import Ledger
 from trainers.monitoring.spikes import Spikes
 from trainers.plan import Plan, make_plan
 from trainers.runlog import DONE
@@ -37,23 +39,33 @@ from trainers.weights import init_from
 
 
 def train(
-    experiment: Experiment, workdir: Path, log: mlperf_log.Request | None = None, devices: Sequence[Any] | None = None
+    experiment: Experiment,
+    workdir: Path,
+    log: mlperf_log.Request | None = None,
+    devices: Sequence[Any] | None = None,
+    began: float | None = None,
 ) -> int:
     """Trains until the last step, a signal, or a fault that it cannot go on from; resumes the run in `workdir`, if there is one.
 
     Args:
       log: requests an MLPerf log of the run, which then also ends when it meets its benchmark's target.
       devices: the devices of the mesh; all by default.
+      began: when the command started, in seconds since 1970; now by default.
 
     Returns:
       An exit code: DONE, PREEMPTED, DIVERGED or CORRUPTED.
     """
     with stalls.Watch(workdir, experiment.train.faults.stall_seconds) as watch:
-        return _train(experiment, workdir, log, devices, watch)
+        return _train(experiment, workdir, log, devices, began or time.time(), watch)
 
 
 def _train(
-    experiment: Experiment, workdir: Path, log: mlperf_log.Request | None, devices: Sequence[Any] | None, watch: stalls.Watch
+    experiment: Experiment,
+    workdir: Path,
+    log: mlperf_log.Request | None,
+    devices: Sequence[Any] | None,
+    began: float,
+    watch: stalls.Watch,
 ) -> int:
     train, leader = experiment.train, jax.process_index() == 0
     mlperf = repr(log and (log.division, log.target, log.ruleset))
@@ -92,10 +104,12 @@ def _train(
         teach = distillation.teacher(plan, cache)
         say(f"starting at step {start}{f' from {checkpoints.origin}' if restored else ''}")
         of_data = {"data": source.fingerprint} | ({"teacher_step": taught} if taught is not None else {})
-        record = runlog.Record(workdir, experiment, leader, restored=start if restored else None, **of_data)
+        record = runlog.Record(workdir, experiment, leader, restored=start if restored else None, began=began, **of_data)
         if record.resized:
             say(f"going on with {jax.process_count()} processes; the last start had {record.resized}")
         stack.push(record)
+        ledger = Ledger(workdir, began, start, train.log_every)
+        stack.callback(ledger.close, say)
         stack.callback(checkpoints.close)  # before the record ends: waits for the save under way, which may fail
         if start >= train.steps:
             checkpoints.tidy()  # no save will do it
@@ -104,11 +118,12 @@ def _train(
             return record.end(DONE, start)
 
         # --- 4. one compiled step
-        began = time.perf_counter()
+        ledger.enter(COMPILE)
+        then = time.perf_counter()
         compiled = step.compile_step(plan)
         checker = Checker(plan, compiled)
         host_memory.keep()
-        say(f"compiled the step in {time.perf_counter() - began:.1f} s")
+        say(f"compiled the step in {time.perf_counter() - then:.1f} s")
         spikes = Spikes(workdir, train.faults, start)
         processes.agree({"rewinds and losses in the run's folder": spikes.state()})
         processes.wait_for_all("compiled the step")
@@ -118,7 +133,7 @@ def _train(
         stack.callback(lambda: writer and writer.close())
         stack.push(watch.explain)  # before anything is closed, which would wait for a process that is lost
         progress = [metrics.Progress(train.steps)] if leader else []
-        observers = [watch, HostLog(workdir, batches), *progress, attempt, board, *([writer] if writer else [])]
+        observers = [watch, ledger, HostLog(workdir, batches, ledger), *progress, attempt, board, *([writer] if writer else [])]
         code = Loop(
             plan=plan,
             state=state,

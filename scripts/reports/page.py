@@ -18,6 +18,7 @@ border-bottom: 1px solid #ddd; vertical-align: top; } td.n, th.n { text-align: r
 p.note { color: #666; font-size: .9rem; } .bad { color: #a33; }
 dl { display: flex; flex-wrap: wrap; gap: .4rem 2.2rem; } dt { color: #666; font-size: .85rem; }
 dd { margin: 0; font-size: 1.25rem; font-variant-numeric: tabular-nums; }
+.bar { display: flex; height: 1.4rem; margin: .6rem 0; } .bar span { display: block; }
 .cards { display: flex; flex-wrap: wrap; gap: 12px; } .card { width: 210px; font-size: 13px; overflow-wrap: anywhere; }
 .card b { color: #666; } .card img { width: 96px; height: 96px; }
 """

@@ -11,6 +11,7 @@ from scripts.reports.page import COLORS, Html, Part, escaped, picture, table
 if TYPE_CHECKING:
     from trainers.monitoring.history import History, Start
 
+PALETTE = ["#5aa469", "#8fb8de", "#2f6f9f", "#d9b44a", "#b39ddb", "#7fc8a9", "#a33", "#d98032", "#bbb"]  # steps, then losses
 SHOWN = 40  # rows of a table, at most
 _LONGEST = 1e9  # seconds that are shown
 
@@ -18,6 +19,7 @@ _LONGEST = 1e9  # seconds that are shown
 def parts(h: History) -> list[Part]:
     """Returns the parts; those about what a run does not have are empty."""
     return [
+        ("Goodput", goodput_table(h) if h.goodput else "", "Of the time from the first start to the last sign of life."),
         ("Loss", picture(loss, h), "In nats. Dashed lines are restarts."),
         ("Throughput and gradients", picture(rates, h), ""),
         ("Scores", picture(scores, h) if h.scores else "", ""),
@@ -30,6 +32,16 @@ def parts(h: History) -> list[Part]:
         ),
         ("Expert load", picture(expert_load, h) if h.loads else "", "Tokens of each expert over the mean: 1 is balanced."),
         ("Memory", picture(memory, h), "Peak of each host's fullest device, or of its process where none says."),
+        (
+            "Processes",
+            processes_table(h) + _own(h),
+            "A step's own time is without what a process waits for the rows of others; slow is more than 1.2 times the others'.",
+        ),
+        (
+            "Devices",
+            devices_table(h),
+            "Late: the median time from the first device's end of a step to this one's; slow is more than a fifth of a step.",
+        ),
         ("Hosts", hosts_table(h) + _waiting(h), "Waiting: for rows, as a share of the training time."),
     ]
 
@@ -39,6 +51,7 @@ def facts(h: History) -> str:
     lost = sum(start.lost for start in h.starts)
     slow = sum(stall.seconds for stall in h.stalls)
     values = {
+        **({"goodput": f"{h.goodput.share:.1%}"} if h.goodput else {}),
         "last logged": h.seen[:19].replace("T", " "),
         "ran for": _duration(h.trained_s),
         "between starts": _duration(h.idle_s),
@@ -143,6 +156,76 @@ def waiting(figure: Any, h: History) -> str:
 def _waiting(h: History) -> str:
     several = len(h.hosts) > 1 and any(len(line["waited_s"]) == len(h.hosts) for line in h.host_lines)
     return picture(waiting, h, size=(9, 2.6)) if several else ""
+
+
+def goodput_table(h: History) -> str:
+    """Returns a bar of the parts of the run's time, and the same as a table."""
+    from trainers.monitoring.goodput import LOSSES, STEPS
+
+    assert h.goodput is not None
+    parts = [(STEPS, h.goodput.share), *h.goodput.losses()]
+    color = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate((STEPS, *LOSSES))}
+    pieces = "".join(f'<span style="width:{share:.2%};background:{color[name]}"></span>' for name, share in parts)
+    notes = {STEPS: f"{h.goodput.steps:,} steps that were not lost"} | LOSSES
+    rows = [
+        [
+            Html(f'<span style="color:{color[name]}">&#9632;</span>&nbsp;{escaped(name)}'),
+            _duration(h.goodput.seconds[name]),
+            f"{share:.1%}",
+            notes[name],
+        ]
+        for name, share in parts
+    ]
+    return f'<div class="bar">{pieces}</div>' + _table(["", "time", "share", ""], rows, {1, 2})
+
+
+def own_times(figure: Any, h: History) -> str:
+    """Draws the own time of each process's steps, between logged steps."""
+    from trainers.monitoring import health
+
+    lines = health.own_times(h.host_lines, len(h.hosts))
+    axes = figure.subplots()
+    image = _heat(axes, lines, "own_s", cmap="Reds", vmin=0)
+    axes.set(xlabel="step", ylabel="process")
+    axes.yaxis.get_major_locator().set_params(integer=True)
+    figure.colorbar(image, ax=axes, label="s of own time a step")
+    return "own time of each process's steps"
+
+
+def _own(h: History) -> str:
+    from trainers.monitoring import health
+
+    several = len(h.hosts) > 1 and health.own_times(h.host_lines, len(h.hosts))
+    return picture(own_times, h, size=(9, 2.6)) if several else ""
+
+
+def processes_table(h: History) -> str:
+    from trainers.monitoring import health
+
+    def row(number: int, process: health.Process) -> list[str]:
+        numbers = [f"{1000 * process.own:,.1f}", f"{process.idle:,.1f}", f"{process.waited:,.1f}", f"{1000 * process.cpu:,.1f}"]
+        return [str(number), h.hosts[number], *numbers, _slow(process.slow)]
+
+    every = sorted(enumerate(health.processes_of(h.host_lines, len(h.hosts))), key=lambda item: -item[1].own)
+    head = ["process", "host", "own ms/step", "s without rows", "s for others' rows", "CPU ms/step", ""]
+    return _table(head, [row(*item) for item in every], {0, 2, 3, 4, 5}) if every else ""
+
+
+def devices_table(h: History) -> str:
+    from trainers.monitoring import health
+
+    def row(number: int, device: health.Device) -> list[str]:
+        gib = "" if device.gib is None else f"{device.gib:.2f}"
+        late = "" if device.late is None else f"{1000 * device.late:,.1f}"
+        return [str(number), str(device.process), h.hosts[device.process], gib, late, _slow(device.slow)]
+
+    every = sorted(enumerate(health.devices_of(h.host_lines, len(h.hosts))), key=lambda item: -(item[1].late or 0.0))
+    head = ["device", "process", "host", "GiB", "late, ms", ""]
+    return _table(head, [row(*item) for item in every], {0, 1, 3, 4}) if every else ""
+
+
+def _slow(slow: bool) -> str:
+    return Html('<span class="bad">slow</span>') if slow else ""
 
 
 def starts_table(h: History) -> str:

@@ -48,15 +48,18 @@ def whole_run(tmp_path_factory) -> Path:
 
 
 def test_a_run_logs_what_happened(whole_run):
-    """metrics.jsonl has an object per step with loss and speed; run.jsonl has who, what, when, how it ended."""
+    """metrics.jsonl has an object per step with loss and speed; run.jsonl has who, what, when, how it ended, and where the time
+    went."""
     lines = metrics.read(whole_run)
     assert [line["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
     wanted = {"loss", "cross_entropy", "gradient_norm", "learning_rate", "tokens_per_s", "memory_gib", "skipped"}
     assert wanted <= lines[0].keys()
-    start, stop = (json.loads(line) for line in (whole_run / "run.jsonl").read_text().splitlines())
+    start, *spent, stop = (json.loads(line) for line in (whole_run / "run.jsonl").read_text().splitlines())
     noted = {"host", "user", "command", "versions", "git", "experiment", "config", "data", "restored"}
     assert noted <= start.keys()
     assert stop["exit_code"] == 0 and stop["step"] == 6
+    assert {"start", "compile"} <= spent[0]["seconds"].keys() and sum(event["steps"] for event in spent) == 6
+    assert spent[-1]["wall_s"] == pytest.approx(sum(sum(event["seconds"].values()) for event in spent), abs=0.01)
     assert list((whole_run / "tensorboard").iterdir())
 
 

@@ -108,7 +108,7 @@ class Attempt(Observer):
     def started(self) -> None:
         self.start()
 
-    def stepped(self, step: int) -> None:
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
         self.step = step
 
     def logged(self, log: Logged) -> None:

@@ -18,9 +18,12 @@ from typing import Any
 from configs.registry import ConfigError
 from data import untrusted
 from trainers import runlog
-from trainers.monitoring import hosts, metrics
+from trainers.monitoring import goodput, health, metrics
+from trainers.monitoring.goodput import Goodput
 from trainers.runlog import CORRUPTED, DIVERGED, DONE, PREEMPTED, UNSAVED
 
+HOSTS = "hosts.jsonl"
+"""The log of trainers/monitoring/hosts.py."""
 ENDS = {
     DONE: "finished",
     PREEMPTED: "stopped by a signal, saved",
@@ -86,6 +89,7 @@ class History:
       notes: (time, name, the rest) of every other event in run.jsonl, such as going back after a spike of the loss.
       unit: the unit of work of the throughput; `rate` is its median per second.
       left_out: lines of the logs that are not, or not in all, what the trainer writes.
+      goodput: None for a run of an older trainer.
       trained_s, idle_s: seconds between starts and ends, and between ends and the next starts.
     """
 
@@ -101,6 +105,7 @@ class History:
     unit: str
     rate: float
     left_out: int
+    goodput: Goodput | None
 
     @property
     def loads(self) -> list[str]:
@@ -135,7 +140,7 @@ class History:
 
 def read(workdir: Path) -> History:
     """Returns a run's history. Logs that are missing leave their part empty."""
-    for name in ("metrics.jsonl", "run.jsonl", hosts.FILE, ".lock"):
+    for name in ("metrics.jsonl", "run.jsonl", HOSTS, ".lock"):
         if (workdir / name).exists():
             untrusted.regular(workdir / name, ConfigError)
     lines, odd_lines = _sound(metrics.read(workdir), _metrics)
@@ -163,11 +168,18 @@ def read(workdir: Path) -> History:
         stalls=_stalls(steps, unit, host_lines, named, {start.restored for start in starts}),
         hosts=named,
         host_lines=host_lines,
-        notes=[_note(event) for event in events if event.get("event") not in ("start", "stop")],
+        notes=[_note(event) for event in events if event.get("event") not in ("start", "stop", "goodput")],
         unit=unit,
         rate=statistics.median(per_s) if per_s else 0.0,
         left_out=odd_lines + odd_hosts + odd_events,
+        goodput=goodput.of_run(events, host_lines),
     )
+
+
+def goodput_of(workdir: Path, last: Mapping[str, Any]) -> Goodput | None:
+    """Returns the goodput of a run whose log will have one more event at its end."""
+    events, _ = _sound([*runlog.events(workdir), {**last, "time": "2000-01-01T00:00:00Z"}], _event)
+    return goodput.of_run(events, _hosts(workdir)[1])
 
 
 def logged(workdir: Path) -> list[dict[str, Any]]:
@@ -203,12 +215,14 @@ _EVENT: dict[str, Callable[[Any], bool]] = {
     "experiment": lambda x: isinstance(x, str),
     "restored": lambda x: x is None or _is_count(x),
     "step": lambda x: x is None or _is_count(x),
+    "began": lambda x: _is_number(x) and 0 <= x < 1e11,
     "exit_code": lambda x: x is None or (type(x) is int and abs(x) < 1000),
 }
 
 
 def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     known = all(check(event[name]) for name, check in _EVENT.items() if name in event)
+    known = known and (event.get("event") != "goodput" or goodput.is_sound(event))
     return dict(event) if known and {"event", "time"} <= event.keys() and untrusted.depth(event) < 10 else {}
 
 
@@ -218,7 +232,7 @@ def _host_line(line: Mapping[str, Any]) -> dict[str, Any]:
         return dict(line) if isinstance(names, list) and all(isinstance(name, str) for name in names) else {}
     each = [line.get(name) for name in ("waited_s", "memory_gib")]
     sound = _is_count(line.get("step")) and _is_time(line.get("time")) and all(map(_are_numbers, each))
-    return dict(line) if sound and len(set(map(len, filter(None, each)))) == 1 else {}
+    return dict(line) if sound and len(set(map(len, filter(None, each)))) == 1 and health.is_sound(line) else {}
 
 
 def _is_count(value: Any) -> bool:
@@ -241,7 +255,7 @@ def _is_time(value: Any) -> bool:
 
 def _hosts(workdir: Path) -> tuple[list[str], list[dict[str, Any]], int]:
     """Returns the hosts of the last start, the lines about steps, and the number of odd ones; broken lines are skipped."""
-    path, written = workdir / hosts.FILE, list[dict[str, Any]]()
+    path, written = workdir / HOSTS, list[dict[str, Any]]()
     for text in path.read_bytes().splitlines() if path.is_file() else []:
         with contextlib.suppress(ValueError, RecursionError):
             line = json.loads(text)

@@ -40,8 +40,8 @@ class Observer:
     def entered(self, step: int, phase: str) -> None:
         """A phase begins; `step` counts the steps done."""
 
-    def stepped(self, step: int) -> None:
-        """A step is dispatched; devices may still compute it."""
+    def stepped(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """A step is dispatched; devices may still compute it and its metrics."""
 
     def fetched(self, step: int) -> None:
         """Every process has the metrics of the steps up to this one, which has not been judged yet: it may be rewound."""

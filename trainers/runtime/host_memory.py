@@ -7,6 +7,7 @@ device run in the calling thread.
 """
 
 import ctypes
+import math
 import os
 import platform
 import resource
@@ -31,6 +32,11 @@ def keep() -> None:
 
 def memory_gib() -> float:
     """Returns the peak memory in GiB of the fullest local device, or of this process where the backend does not report it."""
+    peaks = [peak for peak in device_gib() if not math.isnan(peak)]
+    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20)
+
+
+def device_gib() -> list[float]:
+    """Returns the peak memory in GiB of each local device, NaN where the backend does not report it."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [s["peak_bytes_in_use"] for s in stats if "peak_bytes_in_use" in s]
-    return max(peaks, default=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024) / 2**30
+    return [s.get("peak_bytes_in_use", math.nan) / 2**30 for s in stats]

@@ -36,9 +36,19 @@ def workdir(tmp_path) -> Path:
         {**start, "time": at(30), "restored": 2},
         {**start, "time": at(100), "restored": 6},
         {"event": "rewind", "time": at(112), "to": 6},
+        {
+            "event": "goodput",
+            "time": at(113),
+            "since": 1767323000.5,
+            "step": 8,
+            "steps": 2,
+            "seconds": {"steps": 2.0, "data": 1.0},
+        },
     )
     seen = [(2, 9), (4, 40), (6, 80), (8, 90), (8, 110), (10, 115)]
     steps = [{"time": at(t), "step": n, "waited_s": [0.1, 38.0 if n == 6 else 0.2], "memory_gib": [1.0, 2.0]} for n, t in seen]
+    of_processes = {"steps": 2, "busy_s": [1.0, 1.0], "idle_s": [0.0, 1.0], "cpu_s": [0.5, 0.5]}
+    steps[-1] |= of_processes | {"late_s": [0.0, 0.1, 0.0, 0.2], "device_gib": [1.0, 1.0, 2.0, 2.0]}
     lines(tmp_path / "hosts.jsonl", {"time": at(1), "hosts": ["one", "<two>"]}, *steps)
     rates = {2: 100, 4: 100, 6: 100 / 21, 8: 100, 10: 100}
     lines(
@@ -94,7 +104,7 @@ def test_the_page_is_one_file_and_names_hosts_safely(workdir):
 
     tags = Tags()
     tags.feed(report.write(workdir).read_text())
-    assert tags.headings == 9 and all(source.startswith("data:image/png") for source in tags.sources)
+    assert tags.headings == 12 and all(source.startswith("data:image/png") for source in tags.sources)
     assert "stopped by a signal, saved" in tags.text and "<two>" in tags.text and "rewindto=6" in tags.text
 
 
@@ -102,7 +112,7 @@ def test_a_run_without_scores_or_experts_has_no_pictures_of_them(workdir):
     kept = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()][:5]
     lines(workdir / "metrics.jsonl", *({k: v for k, v in line.items() if "moe" not in k} for line in kept))
     text = report.write(workdir).read_text()
-    assert text.count("<h2>") == 7 and "Expert load" not in text
+    assert text.count("<h2>") == 10 and "Expert load" not in text
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path):
