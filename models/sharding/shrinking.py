@@ -1,12 +1,12 @@
 """The same layout on fewer devices, for a run that goes on when machines do not come back. Plain data, no JAX.
 
 A mesh axis shrinks if rows are cut over it, and beside rows only weights, which are gathered where they are used: copies of the
-model, or shards of it in FSDP. Axes of tensor, pipeline and expert parallelism, and those that cut positions or pictures, stay: with
-fewer of them a device would have to hold more of a layer than the layout was chosen for.
+model, or shards of it in FSDP. Axes of tensor, pipeline and expert parallelism, and those that cut positions or pictures, stay:
+with fewer of them a device would have to hold more of a layer than the layout was chosen for.
 
-A size becomes one of its own divisors. Whatever the layout divided (rows, routing groups, microbatches, weights) is then divided
-still, so that the smaller layout fits wherever the given one does. Optimizer steps are the same, to the rounding of sums: the global
-batch and its order depend on no mesh.
+A size becomes one of its own divisors. Whatever the layout divided (rows, routing groups, microbatches, weights) is then
+divided still, so that the smaller layout fits wherever the given one does. Optimizer steps are the same, to the rounding of
+sums: the global batch and its order depend on no mesh.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 
 from models.sharding.layout import AXES, ROWS, Layout, LayoutError
 
-# Weights' logical names but for "expert" and "layers": what is cut so is gathered where it is used, if no activation is cut as well.
+# Weights' logical names but for "expert" and "layers": they are gathered where they are used, if no activation is cut as well.
 _GATHERED = frozenset(itertools.takewhile(lambda name: name != "batch", AXES)) - {"expert", "layers"}
 
 
@@ -41,8 +41,8 @@ def shrunk(layout: Layout, devices: int) -> Layout:
         mesh = " x ".join(f"{axis} {size}" for axis, size in layout.mesh)
         axes = " and ".join(shrinking_axes(layout)) or "no axis"
         raise LayoutError(
-            f"layout {layout.name!r} of {mesh} cannot be cut over {devices} devices: of its axes {axes} may shrink, to a divisor of "
-            f"its size, which makes {', '.join(map(str, numbers_of_devices(layout)))} devices"
+            f"layout {layout.name!r} of {mesh} cannot be cut over {devices} devices: of its axes {axes} may shrink, to a divisor "
+            f"of its size, which makes {', '.join(map(str, numbers_of_devices(layout)))} devices"
         )
     mesh = max(meshes, key=lambda mesh: [size for _, size in reversed(mesh)])
     return layout if mesh == layout.mesh else dataclasses.replace(layout, mesh=mesh)

@@ -4,13 +4,13 @@
     python -m scripts.lab.losses --losses 100 --steps 4000 --json
     python -m scripts.lab.losses --returns-after 0                  # always on four processes: equal bit for bit
 
-The supervisor is that of `scripts.launch --on local`: after a loss it goes on with two of four processes, and with all four at the
-next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that is logged,
-the steps that were trained twice, and the largest relative difference of a logged loss. Numbers are in float64, in which sums in
-another order stay apart by 1e-12 over thousands of steps.
+The supervisor is that of `scripts.launch --on local`: after a loss it goes on with two of four processes, and with all four at
+the next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that
+is logged, the steps that were trained twice, and the largest relative difference of a logged loss. Numbers are in float64, in
+which sums in another order stay apart by 1e-12 over thousands of steps.
 
-Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it needs
-Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
+Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it
+needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
 """
 
 import atexit
@@ -36,7 +36,7 @@ from scripts.launching.local import Local
 from scripts.launching.supervisor import LOG, Supervised, Supervisor, stopped_by_signals
 
 RUN = ("gpt.quickstart", "--tiny", "--layout", "fully_sharded:4x1")
-HOSTS, EVERY, LOGGED = 4, 20, 5  # processes; steps between saves and between logged steps
+HOSTS, EVERY, LOGGED = 4, 10, 5  # processes; steps between saves and between logged steps
 EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0")
 # Compiling takes most of a start; less optimised programs take less of it.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -45,7 +45,7 @@ ENVIRONMENT |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 @dataclasses.dataclass
 class Loss:
-    """A kill, and what followed: seconds until the run was started again and until a new step was logged; None if it ended before."""
+    """A kill, and the seconds until the run was started again and until a new step was logged; None if it ended before."""
 
     at_step: int
     moment: float
@@ -212,7 +212,9 @@ def report(whole: Path, cut: Path, hosts: Hunted, seconds: float) -> dict[str, A
         "seconds": round(seconds, 1),
         "seconds_to_restart": spread([loss.restart for loss in hosts.losses]),
         "seconds_to_new_step": spread([loss.new_step for loss in hosts.losses]),
-        "steps_trained_twice": sum(max(0, loss.at_step - start) for loss, start in zip(hosts.losses, _restored(events), strict=False)),
+        "steps_trained_twice": sum(
+            max(0, loss.at_step - start) for loss, start in zip(hosts.losses, _restored(events), strict=False)
+        ),
         "logged_steps_equal": want.keys() == got.keys(),
         "largest_relative_difference": max((abs(got[s] - want[s]) / abs(want[s]) for s in want.keys() & got.keys()), default=1.0),
         "bit_for_bit": want == got,

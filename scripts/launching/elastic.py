@@ -20,11 +20,14 @@ def supervised(job: Job) -> supervisor.Supervised:
       ConfigError: checkpoints are written to an address, where the supervisor does not see them.
     """
     e, machines = job.experiment, job.machines
-    folder = e.train.checkpoint.folder or str(Path(job.workdir) / "checkpoints")
-    if is_address(folder) or is_address(job.workdir):
-        raise ConfigError(f"{folder}: the supervisor looks for complete checkpoints in a folder, as /shared/runs/mine")
+    for option, place in (("--workdir", job.workdir), ("train.checkpoint.folder", e.train.checkpoint.folder)):
+        if is_address(place):
+            raise ConfigError(
+                f"{option} {place}: the supervisor looks for complete checkpoints in a folder, as /shared/runs/mine"
+            )
     commands, meshes = {}, {}
-    for devices in numbers_of_devices(e.layout):
+    # A TPU slice is whole or of no use.
+    for devices in [e.layout.devices] if machines.slice else numbers_of_devices(e.layout):
         if devices % machines.per_host:
             continue
         hosts, layout = devices // machines.per_host, shrunk(e.layout, devices)
@@ -34,7 +37,7 @@ def supervised(job: Job) -> supervisor.Supervised:
         commands[hosts], meshes[hosts] = train, " x ".join(f"{axis} {size}" for axis, size in layout.mesh)
     return supervisor.Supervised(
         workdir=job.workdir,
-        checkpoints=folder,
+        checkpoints=e.train.checkpoint.folder or str(Path(job.workdir) / "checkpoints"),
         commands=commands,
         meshes=meshes,
         variables=job.variables(),

@@ -1,9 +1,9 @@
 """Keeps a run going while its hosts come and go: starts it, notices what is lost, and starts it again on what is left.
 
-It is a loop of plain Python that knows neither JAX nor the engine: `Hosts` starts a process on each host and says which are at hand.
-Where a process is lost, the others are ended too, since they would wait for it, and the run begins again at its newest checkpoint, on
-as many hosts as there are and its layout can use. Hosts that come back are taken in at the next save. Everything that it does is a
-line on standard output and an object in WORKDIR/supervisor.jsonl.
+It is a loop of plain Python that knows neither JAX nor the engine: `Hosts` starts a process on each host and says which are at
+hand. Where a process is lost, the others are ended too, since they would wait for it, and the run begins again at its newest
+checkpoint, on as many hosts as there are and its layout can use. Hosts that come back are taken in at the next save. Everything
+that it does is a line on standard output and an object in WORKDIR/supervisor.jsonl.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from typing import Any, Protocol
 LOG = "supervisor.jsonl"
 AGAIN = 75  # the exit code of a run that is to be started again (trainers.runlog.PREEMPTED)
 STUCK = 8
-"""So many starts in a row without a new checkpoint end the supervision: a fault that comes back would otherwise do so for ever."""
+"""So many starts in a row without a new checkpoint end the supervision: a fault would otherwise come back for ever."""
 
 _POLL = 0.05  # seconds
 _KILLED, _ENDED = 2.0, 10.0  # seconds that the others get after a process was killed, and after one has ended by itself
