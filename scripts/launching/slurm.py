@@ -11,6 +11,7 @@ from pathlib import Path
 
 from configs.registry import ConfigError
 from data.paths import ROOT
+from scripts.launching.elastic import supervised
 from scripts.launching.job import FINAL, GRACE, Job
 
 TOOL = "sbatch"
@@ -22,8 +23,12 @@ def submit(job: Job, text: str) -> int:
     return subprocess.run([TOOL], input=text, text=True, check=False).returncode
 
 
-def script(job: Job) -> str:
-    """Returns the sbatch script; raises ConfigError for a folder that the nodes do not share, or several slices."""
+def script(job: Job, elastic: bool = False) -> str:
+    """Returns the sbatch script; raises ConfigError for a folder that the nodes do not share, or several slices.
+
+    Args:
+      elastic: a supervisor in the batch script goes on with fewer nodes while some are lost (on_slurm.py), one process on each.
+    """
     for option, place in (("--workdir", job.workdir), ("--data", job.data)):
         if place.startswith("gs://"):
             raise ConfigError(f"{option} {place}: under SLURM it is a folder that all nodes see, as /shared/runs/mine")
@@ -31,7 +36,7 @@ def script(job: Job) -> str:
     if machines.slice and machines.slice.slices > 1:
         raise ConfigError(f"--topology {machines}: --on slurm starts one slice, as {machines.slice.name}; gke and tpu-vm several")
     # JAX gives each process of a SLURM job the GPU of its number on the node.
-    tasks = machines.per_host if machines.platform == "gpu" else 1
+    tasks = machines.per_host if machines.platform == "gpu" and not elastic else 1
     folder = Path(job.workdir).absolute()
     job = dataclasses.replace(job, workdir=str(folder), data=job.data and str(Path(job.data).absolute()))
     options = {
@@ -41,17 +46,17 @@ def script(job: Job) -> str:
         **({"gpus-per-node": machines.per_host} if machines.platform == "gpu" else {}),
         "output": f"{folder}/slurm-%j.out",
         "open-mode": "append",
-        "signal": f"TERM@{GRACE}",
+        "signal": f"{'B:' * elastic}TERM@{GRACE}",
     }
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items()),
         "#SBATCH --requeue",
+        *(["#SBATCH --no-kill"] if elastic else []),
         *(f"# {line}" for line in job.summary()),
         f"cd {shlex.quote(str(ROOT))} || exit",
         *(f"export {name}={shlex.quote(value)}" for name, value in job.variables().items()),
-        f"srun --kill-on-bad-exit=1 {job.train(sys.executable)}",
-        "code=$?",
+        *(_supervised(job) if elastic else [f"srun --kill-on-bad-exit=1 {job.train(sys.executable)}", "code=$?"]),
         'echo "exit code $code, restart ${SLURM_RESTART_COUNT:-0}"',
         "case $code in",
         f"  {'|'.join(map(str, FINAL))}) exit $code ;;  # done, or somebody must look first",
@@ -60,3 +65,15 @@ def script(job: Job) -> str:
         'scontrol requeue "$SLURM_JOB_ID"',
     ]
     return "\n".join(lines) + "\n"
+
+
+def _supervised(job: Job) -> list[str]:
+    """Returns lines that run the supervisor, pass SIGTERM on to it, and keep its exit code: a trap interrupts bash's wait."""
+    return [
+        "trap 'kill -TERM $supervisor' TERM",
+        f"{shlex.quote(sys.executable)} -m scripts.launching.on_slurm <<'PLAN' &",
+        supervised(job).to_json(),
+        "PLAN",
+        "supervisor=$!",
+        "while wait $supervisor; code=$?; kill -0 $supervisor 2> /dev/null; do :; done",
+    ]

@@ -1,0 +1,75 @@
+"""Supervises a run on the nodes of the SLURM job in whose batch script this runs: `python -m scripts.launching.on_slurm < PLAN`.
+
+Each node's process is a step of its own, so that the loss of one is seen at once and the others need not wait until SLURM gives
+up the node. A node whose process was killed, or hung, is used again once a trivial step has run there.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+
+from scripts.launching.local import Local
+from scripts.launching.supervisor import Supervised, supervise
+
+_STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1")
+_AGAIN, _HANGS = 2.0, 20.0  # seconds until the next probe after one that failed, and after which one that still runs is given up
+
+
+class Nodes(Local):
+    """The nodes of this SLURM job."""
+
+    def __init__(self):
+        super().__init__(0)
+        self.job = os.environ["SLURM_JOB_ID"]
+        self.names = _lines("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
+        self._probes: dict[str, tuple[subprocess.Popen, float]] = {}
+
+    def popen(self, host: str, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen:
+        return subprocess.Popen([*_STEP, f"--nodelist={host}", *command], env=variables, stdin=subprocess.DEVNULL)
+
+    def address(self, host: str) -> str:
+        return host
+
+    def codes(self) -> dict[str, int | None]:
+        """Returns srun's codes: it reports a task's signal as a shell does, by 128 and the signal's number."""
+        return {host: code if code is None or code <= 128 else 128 - code for host, code in super().codes().items()}
+
+    def signal(self, number: int) -> None:
+        """Sends a signal. Srun passes SIGTERM on; SIGKILL would end srun alone, so that its steps are cancelled first."""
+        if number == signal.SIGKILL:
+            steps = [
+                step for step in _lines("squeue", "--steps", "-h", "-j", self.job, "-o", "%i") if step.split(".")[-1].isdigit()
+            ]
+            if steps:
+                subprocess.run(["scancel", *steps], check=False)
+        super().signal(number)
+
+    def lost(self, hosts: Sequence[str]) -> None:
+        for host in hosts:
+            self._probe(host)
+
+    def at_hand(self) -> list[str]:
+        for host, (probe, began) in list(self._probes.items()):
+            code, seconds = probe.poll(), self._clock() - began
+            if code == 0:
+                del self._probes[host]
+            elif seconds > (_HANGS if code is None else _AGAIN):
+                probe.kill()
+                probe.wait()
+                self._probe(host)
+        return [host for host in self.names if host not in self._probes]
+
+    def _probe(self, host: str) -> None:
+        command = [*_STEP, f"--nodelist={host}", "true"]
+        quiet = subprocess.DEVNULL
+        self._probes[host] = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet), self._clock()
+
+
+def _lines(*command: str) -> list[str]:
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.split()
+
+
+if __name__ == "__main__":
+    sys.exit(supervise(Supervised.from_json(sys.stdin.read()), Nodes()))

@@ -1,0 +1,171 @@
+"""Runs that go on with fewer hosts: the commands for each number of hosts, under SLURM's commands, and with real training."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from configs.registry import ConfigError
+from scripts import cli, launch
+from scripts.launching import elastic, job, slurm, supervisor
+from tests.helpers.waiting import HANGS, wait_until
+
+
+def asked(topology: str, layout: str, workdir: str = "/shared/runs/mine", *overrides: str) -> job.Job:
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    arguments = ["gpt.quickstart", "--layout", layout, *overrides]
+    args, given = parser.parse_known_args(arguments)
+    return job.Job(cli.chosen(args, given), tuple(arguments), job.machines_of(topology), workdir, "", restarts=3)
+
+
+def test_fewer_hosts_have_a_smaller_mesh():
+    """The command for all hosts is as it was; for fewer, an override of the mesh is added, and it is one that the layout has."""
+    run = elastic.supervised(asked("cpu:4x2", "fully_sharded:4x2"))
+    assert run.meshes == {1: "data 1 x model 2", 2: "data 2 x model 2", 4: "data 4 x model 2"}
+    assert "--layout.mesh" not in run.commands[4]
+    at = run.commands[2].index("--layout.mesh")
+    assert run.commands[2][at : at + 5] == ["--layout.mesh", "data", "2", "model", "2"]
+    assert [run.usable(n) for n in range(5)] == [0, 1, 2, 2, 4]
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    args, given = parser.parse_known_args(run.commands[2][3:-2])
+    assert cli.chosen(args, given).layout.mesh == (("data", 2), ("model", 2))
+
+
+@pytest.mark.parametrize(
+    ("topology", "layout", "hosts"),
+    [
+        ("gpu:4x4", "tensor_parallel:4x4", [1, 2, 4]),  # the tensor-parallel axis lies within a host, and stays
+        ("gpu:4x4", "tensor_parallel:2x8", [2, 4]),
+        ("gpu:4x4", "tensor_parallel:1x16", [4]),
+        ("cpu:3x1", "data_parallel:3x1", [1, 3]),
+        ("v4:2x2x2", "fully_sharded:2x4", [2]),  # a slice is whole or of no use
+    ],
+)
+def test_a_run_goes_on_with_the_numbers_of_hosts_that_its_layout_can_use(topology, layout, hosts):
+    assert sorted(elastic.supervised(asked(topology, layout)).commands) == hosts
+
+
+@pytest.mark.parametrize(
+    ("write", "parts"),
+    [
+        (lambda: elastic.supervised(asked("cpu:2x1", "fully_sharded:2x1", "gs://b/runs/x")), ["gs://b/runs/x", "in a folder"]),
+        (lambda: elastic.run_here(asked("gpu:2x2", "fully_sharded:2x2"), 0), ["gpu:2x2", "as cpu:4x2"]),
+    ],
+)
+def test_what_cannot_be_supervised_is_refused(write, parts):
+    with pytest.raises(ConfigError) as caught:
+        write()
+    assert all(part in str(caught.value) for part in parts), caught.value
+
+
+def test_a_dry_run_prints_the_plan_and_starts_nothing(monkeypatch, capsys, tmp_path):
+    arguments = ["gpt.quickstart", "--layout", "fully_sharded:2x1", "--topology", "cpu:2x1", "--on", "local", "--dry-run"]
+    monkeypatch.setattr(sys, "argv", ["launch", *arguments, "--workdir", str(tmp_path / "run")])
+    assert launch.main() == 0
+    plan = supervisor.Supervised.from_json(capsys.readouterr().out)
+    assert sorted(plan.commands) == [1, 2] and plan.final == list(job.FINAL) and not (tmp_path / "run").exists()
+
+
+SRUN = """#!/bin/bash
+# Runs the command here, as if on the node; a node that is down refuses it.
+while [[ $1 == --* ]]; do case $1 in --nodelist=*) node=${1#*=} ;; esac; shift; done
+[ -e $STATE/down.$node ] && exit 1
+NODE=$node "$@" &
+child=$!
+trap 'kill -TERM $child' TERM
+while wait $child; code=$?; kill -0 $child 2> /dev/null; do :; done
+exit $code
+"""
+SCONTROL = """#!/bin/bash
+echo "$*" >> $STATE/calls
+case $1 in show) echo alpha; echo beta ;; esac
+"""
+# Stands for the training: process 0 counts steps from the newest save and saves each tenth, the other waits for its end.
+TRAIN = """
+import os, pathlib, signal, sys, time
+folder, state = pathlib.Path(sys.argv[1]), pathlib.Path(os.environ["STATE"])
+me, step = int(os.environ.get("JAX_PROCESS_ID", 0)), 0
+stop = []
+signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+(state / ("pid." + os.environ["NODE"])).write_text(str(os.getpid()))
+saves = folder / "checkpoints"
+saves.mkdir(parents=True, exist_ok=True)
+step = max((int(path.name) for path in saves.iterdir()), default=0)
+while not (state / "done").exists():
+    if stop:
+        if me == 0:
+            (saves / str(step)).mkdir(exist_ok=True)
+        sys.exit(75)
+    time.sleep(0.02)
+    if me == 0:
+        step += 1
+        if step % 10 == 0 and not (state / "hold").exists():
+            (saves / str(step)).mkdir(exist_ok=True)
+"""
+
+
+@pytest.mark.integration
+def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path):
+    """With stand-ins for SLURM's commands: a node dies, one goes on; the node answers again and is taken in after a save; SIGTERM
+    to the batch script saves, ends with 75 and puts the job back into the queue."""
+    tools, state, workdir = tmp_path / "bin", tmp_path / "state", tmp_path / "run"
+    for folder in (tools, state):
+        folder.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", "#!/bin/bash\n"), ("scancel", "#!/bin/bash\n")):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    text = slurm.script(asked("cpu:2x1", "fully_sharded:2x1", str(workdir)), elastic=True)
+    assert "#SBATCH --no-kill" in text and "#SBATCH --signal=B:TERM@300" in text
+    plan = re.search(r"<<'PLAN' &\n(.*)\nPLAN\n", text, re.DOTALL)
+    assert plan
+    fields = json.loads(plan[1])
+    fields["commands"] = {hosts: [sys.executable, "-c", TRAIN, str(workdir)] for hosts in ("1", "2")}
+    script = text.replace(plan[1], json.dumps(fields))
+    environment = os.environ | {
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "STATE": str(state),
+        "SLURM_JOB_ID": "7",
+        "SLURM_JOB_NODELIST": "[alpha,beta]",
+    }
+    output = tmp_path / "out"
+    with output.open("w") as file:
+        batch = subprocess.Popen(["bash", "-c", script], env=environment, stdout=file, stderr=file)
+    try:
+        run = supervisor.Supervised.from_json(json.dumps(fields))
+        wait_until(lambda: run.newest() >= 10 and (state / "pid.beta").exists(), output.read_text)
+        (state / "down.beta").touch()
+        os.kill(int((state / "pid.beta").read_text()), signal.SIGKILL)
+        wait_until(lambda: "started on 1 hosts" in output.read_text(), output.read_text)
+        (state / "down.beta").unlink()
+        wait_until(lambda: output.read_text().count("started on 2 hosts") == 2, output.read_text)
+        newest = run.newest()
+        wait_until(lambda: run.newest() > newest, output.read_text)
+        batch.send_signal(signal.SIGTERM)
+        assert batch.wait(HANGS) == 0, output.read_text()
+    finally:
+        (state / "done").touch()
+        batch.kill()
+    said = output.read_text()
+    assert "beta ended with -9" in said and "2 hosts are at hand, to be taken in at the next save" in said
+    assert "exit code 75, restart 0" in said and (state / "calls").read_text().splitlines()[-1] == "requeue 7"
+    events = [json.loads(line) for line in (workdir / supervisor.LOG).read_text().splitlines()]
+    assert [event["hosts"] for event in events if event["event"] == "start"] == [["alpha", "beta"], ["alpha"], ["alpha", "beta"]]
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_five_random_losses_of_one_of_four_processes_change_no_loss():
+    """SIGKILL at random moments; two processes go on, and four once the lost one is back. What is logged equals an uninterrupted
+    run's, in float64 to 1e-10."""
+    command = [sys.executable, "-m", "scripts.lab.losses", "--losses", "5", "--steps", "100", "--returns-after", "2", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads(done.stdout[done.stdout.index("{") :])
+    assert (report["losses"], report["steps"], report["logged_steps_equal"]) == (5, 100, True)
+    assert report["largest_relative_difference"] < 1e-10 and report["starts"] > 5

@@ -1,0 +1,252 @@
+"""What the supervisor of a run does when hosts are lost and come back: with hosts, a run and a clock that are made up."""
+
+import itertools
+import json
+import random
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from scripts.launching import supervisor
+from scripts.launching.supervisor import AGAIN, STUCK, Supervised, Supervisor
+
+FINAL = (0, 2, 74, 76, 77)
+STEP, START, EVERY = 1.0, 5.0, 10  # seconds of a step and of a start, steps between saves
+
+
+class World:
+    """Hosts that run a made-up training: after START seconds a step each second, a save at each multiple of EVERY, and the end
+    at `steps`. Processes whose run has lost one hang, unless they are to notice it.
+
+    Attributes:
+      now: the time, in seconds.
+      away: hosts that are not at hand.
+      script: (time, what happens then), to be called in order.
+    """
+
+    def __init__(self, folder: Path, hosts: int, steps: int, usable: Sequence[int] = (1, 2, 4), **fields):
+        self.names, self.steps, self.now, self.away = [f"h{n}" for n in range(hosts)], steps, 0.0, set()
+        self.processes: dict[str, int | None] = {}
+        self.stopped: set[str] = set()  # processes that hear no SIGTERM
+        self.script: list = []
+        self.used: list[int] = []
+        self.told: list[int] = []
+        self.began, self.step = 0.0, 0
+        self.back: dict[str, float] = {}
+        (folder / "checkpoints").mkdir(parents=True)
+        self.checkpoints = folder / "checkpoints"
+        commands = {n: ["train", str(n)] for n in usable}
+        self.run = Supervised(
+            workdir=str(folder),
+            checkpoints=str(self.checkpoints),
+            commands=commands,
+            meshes={n: f"data {n}" for n in usable},
+            variables={},
+            final=FINAL,
+            **{"restarts": 1000} | fields,
+        )
+        self.supervisor = Supervisor(self.run, self, lambda: self.now, self.sleep)
+
+    # --- Hosts
+
+    def at_hand(self) -> list[str]:
+        return [name for name in self.names if name not in self.away]
+
+    def start(self, hosts, command, variables) -> None:
+        assert None not in self.processes.values(), "the last start has not ended"
+        assert command == ["train", str(len(hosts))] and not self.away & {*hosts} and not variables
+        self.processes, self.stopped = dict.fromkeys(hosts), set()
+        self.used.append(len(hosts))
+        self.began, self.step = self.now, max(0, self.run.newest())
+
+    def codes(self) -> dict[str, int | None]:
+        return dict(self.processes)
+
+    def signal(self, number: int) -> None:
+        self.told.append(number)
+        for name in [name for name, code in self.processes.items() if code is None]:
+            if number == signal.SIGKILL:
+                self.processes[name] = -number
+            elif self.whole and name not in self.stopped:
+                self.save()
+                self.processes[name] = AGAIN
+
+    def lost(self, hosts) -> None:
+        for host in hosts:
+            if host in self.back:
+                self.away.add(host)
+                at = self.now + self.back[host]
+                self.script.append((at, lambda: self.away.discard(host)))
+                self.script.sort(key=lambda item: item[0])
+
+    # --- the training, and what befalls it
+
+    @property
+    def whole(self) -> bool:
+        return all(code in (None, AGAIN) for code in self.processes.values())
+
+    def save(self) -> None:
+        (self.checkpoints / str(self.step)).mkdir(exist_ok=True)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+        while self.script and self.script[0][0] <= self.now:
+            self.script.pop(0)[1]()
+        running = [name for name, code in self.processes.items() if code is None]
+        if len(running) == len(self.processes) and not self.stopped:
+            while self.step < self.steps and self.now >= self.began + START + STEP:
+                self.began += STEP
+                self.step += 1
+                if self.step % EVERY == 0 or self.step == self.steps:
+                    self.save()
+            if self.step == self.steps:
+                self.processes = dict.fromkeys(self.processes, 0)
+
+    def kill(self, number: int) -> None:
+        if (name := self.names[number]) in self.processes and self.processes[name] is None:
+            self.processes[name] = -signal.SIGKILL
+
+    def end_with(self, *codes: int) -> None:
+        self.processes = dict(zip(self.processes, codes, strict=True))
+
+    def events(self) -> list[dict]:
+        return [json.loads(line) for line in (Path(self.run.workdir) / supervisor.LOG).read_text().splitlines()]
+
+
+def test_a_run_that_loses_nothing_is_started_once(tmp_path):
+    world = World(tmp_path, 4, 25)
+    assert world.supervisor.supervise() == 0 and world.used == [4]
+    assert [event["event"] for event in world.events()] == ["start", "end"]
+
+
+def test_a_lost_host_is_left_out_at_once_and_taken_in_at_the_next_save(tmp_path, capsys):
+    """Of four hosts one dies at step 14, to be back 12 seconds later: two go on from step 10 after the two seconds that others
+    get, and after the save of step 20 all four go on from the step at which the two stopped."""
+    world = World(tmp_path, 4, 40)
+    world.back = {"h1": 12.0}
+    world.script = [(START + 14.5, lambda: world.kill(1))]
+    assert world.supervisor.supervise() == 0 and world.used == [4, 2, 4]
+    starts = [event for event in world.events() if event["event"] == "start"]
+    assert [start["newest"] for start in starts] == [-1, 10, 20]
+    assert starts[1]["hosts"] == ["h0", "h2"] and 2 <= starts[1]["seconds"] < 2.5 and "seconds" not in starts[2]
+    lost = [event for event in world.events() if event["event"] == "lost"]
+    assert [(event["hosts"], event["codes"]) for event in lost] == [(["h1"], {"h1": -9})]
+    assert world.told.count(signal.SIGTERM) == 1
+    assert "started on 2 hosts, data 2, 2." in capsys.readouterr().out
+
+
+def test_a_process_that_hangs_is_lost_when_the_others_have_ended(tmp_path):
+    """The others name it and end with 75; what still runs ten seconds later is killed, and its host is not used for now."""
+    world = World(tmp_path, 4, 40)
+    world.back = {"h0": 1000.0, "h1": 1000.0, "h3": 1000.0}
+    world.script = [(20, lambda: (world.stopped.add("h3"), world.end_with(75, 75, 75, None)))]  # pyright: ignore
+    assert world.supervisor.supervise() == 0 and world.used == [4, 2]
+    assert world.away == {"h3"} and signal.SIGKILL in world.told
+
+
+def test_hosts_that_come_back_are_taken_in_at_once_where_a_run_saves_only_when_asked(tmp_path):
+    world = World(tmp_path, 2, 30, usable=(1, 2), saves=False)
+    world.away = {"h0"}
+    world.script = [(START + 3.5, world.away.clear)]
+    assert world.supervisor.supervise() == 0 and world.used == [1, 2]
+    assert [event["newest"] for event in world.events() if event["event"] == "start"] == [-1, 3]
+
+
+def test_a_host_that_leaves_again_before_the_save_is_not_waited_for(tmp_path):
+    world = World(tmp_path, 2, 30, usable=(1, 2))
+    world.away = {"h1"}
+    world.script = [(7, world.away.clear), (9, lambda: world.away.add("h1"))]
+    assert world.supervisor.supervise() == 0 and world.used == [1]
+
+
+def test_no_hosts_are_waited_for(tmp_path, capsys):
+    """With fewer hosts than the smallest mesh needs the supervisor waits, and says so once."""
+    world = World(tmp_path, 4, 10, usable=(2, 4))
+    world.away = {"h0", "h1", "h2"}
+    world.script = [(100, lambda: world.away.discard("h0"))]
+    assert world.supervisor.supervise() == 0 and world.used == [2]
+    assert capsys.readouterr().out.count("waiting for hosts: 1 at hand, 2 needed") == 1
+
+
+@pytest.mark.parametrize("code", FINAL[1:])
+def test_a_final_exit_code_ends_the_supervision(tmp_path, code):
+    """Whichever process has it; the others' 75 follows from it."""
+    world = World(tmp_path, 2, 40, usable=(1, 2))
+    world.script = [(8, lambda: world.end_with(75, code))]
+    assert world.supervisor.supervise() == code and world.used == [2]
+
+
+def test_a_fault_that_comes_back_before_every_save_ends_the_supervision(tmp_path):
+    """Each start fails with code 1 before it has saved; the pauses between them grow. A save starts the count anew."""
+    world = World(tmp_path, 2, 40, usable=(1, 2))
+
+    def fail() -> None:
+        world.end_with(1, 75)
+        world.script = [(world.now + START + 4, fail)]
+
+    world.script = [(START + 15, fail)]
+    assert world.supervisor.supervise() == 1
+    assert len(world.used) == STUCK + 1  # the first had saved step 10
+    assert world.events()[-1]["event"] == "given up" and world.now > 60
+
+
+def test_restarts_are_bounded(tmp_path, capsys):
+    world = World(tmp_path, 2, 1000, usable=(1, 2), restarts=3)
+
+    def kill() -> None:
+        world.kill(0)
+        world.script = [(world.now + 30, kill)]
+
+    world.script = [(START + 15, kill)]
+    assert world.supervisor.supervise() == AGAIN and len(world.used) == 4
+    assert world.events()[-1]["event"] == "given up" and "3 restarts are used up" in capsys.readouterr().out
+
+
+def test_a_signal_to_the_supervisor_saves_and_ends(tmp_path):
+    world = World(tmp_path, 2, 40, usable=(1, 2))
+    world.script = [(START + 7.5, lambda: setattr(world.supervisor, "stopping", True))]
+    assert world.supervisor.supervise() == AGAIN and world.used == [2]
+    assert world.run.newest() == 7 and world.told == [signal.SIGTERM]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_befalls_the_hosts_the_run_ends(tmp_path, seed):
+    """Random losses, hangs, departures and returns: a start uses no more hosts than there are, a number that the layout can use,
+    begins where the newest save is, and the last step comes; no save is lost, and a loss costs at most the steps since a save."""
+    rng = random.Random(seed)
+    hosts = rng.randint(1, 6)
+    usable = sorted({1, *rng.sample(range(1, hosts + 1), rng.randint(1, hosts))})
+    world = World(tmp_path, hosts, rng.randint(20, 80), usable)
+    world.back = {name: rng.uniform(0, 60) for name in world.names if rng.random() < 0.7}
+
+    def hang() -> None:
+        running = [name for name, code in world.processes.items() if code is None]
+        if len(running) == len(world.processes) > 1:
+            lost = rng.choice(running)
+            world.stopped.add(lost)
+            world.processes = {name: None if name == lost else AGAIN for name in running}
+
+    for _ in range(rng.randint(0, 12)):
+        number = rng.randrange(hosts)
+        event = rng.choice([hang, lambda number=number: world.kill(number), lambda number=number: world.kill(number)])
+        world.script.append((rng.uniform(0, 300), event))
+    world.script.sort(key=lambda item: item[0])
+    assert world.supervisor.supervise() == 0
+    assert world.step == world.steps == world.run.newest()
+    starts = [event for event in world.events() if event["event"] == "start"]
+    assert [len(start["hosts"]) for start in starts] == world.used and {*world.used} <= {*usable}
+    newest = [start["newest"] for start in starts]
+    assert newest == sorted(newest)
+    losses = [event for event in world.events() if event["event"] == "lost"]
+    assert len(starts) <= len(losses) + world.told.count(signal.SIGTERM) + 1
+    pairs = itertools.pairwise(world.events())
+    assert all(now["seconds"] <= 45 for before, now in pairs if "seconds" in now and before["event"] != "waiting")
+
+
+def test_a_plan_survives_json(tmp_path):
+    """It reaches the hosts of an engine as text."""
+    run = World(tmp_path, 4, 10).run
+    assert Supervised.from_json(run.to_json()) == Supervised(**{**vars(run), "final": [*FINAL]})
+    assert [run.usable(n) for n in range(6)] == [0, 1, 2, 2, 4, 4]
