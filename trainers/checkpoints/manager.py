@@ -28,6 +28,7 @@ from configs.experiment import Checkpointing
 from data import progress
 from models.errors import told
 from trainers import runlog
+from trainers.audit.saved import Saved
 from trainers.checkpoints import checkpoint
 from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Sound, StoreReadError, Unread
 from trainers.evaluation.directions import lower_is_better
@@ -94,6 +95,7 @@ class Checkpoints:
         self._scores: dict[int, Mapping[str, float] | None] = {}  # by step, once they are known
         self._failures, self._under_way = 0, False  # failures in a row
         self._manager = self._open()
+        self._log = Saved(workdir.absolute(), self.folder, jax.process_index() == 0)
 
     def _score(self, step: int) -> Mapping[str, float] | None:
         if step not in self._scores:
@@ -190,6 +192,7 @@ class Checkpoints:
             return step is not None
         if under_way:
             self._failures = 0
+            self._log.note("saved")
         return True
 
     def _failed(self, what: str, why: str) -> bool:
@@ -249,6 +252,7 @@ class Checkpoints:
             any_process(False)
             self._manager.close()
             self._manager = self._open()  # which lists them anew
+            self._log.note("damaged, set aside")
 
     def newest(self, until: float = math.inf) -> int | None:
         """Returns the newest checkpoint up to a step; None where there is none."""
@@ -259,6 +263,7 @@ class Checkpoints:
         self._settled(None)
         for later in [s for s in self._manager.all_steps() if s > step]:
             self._manager.delete(later)
+        self._log.note(f"gone back to step {step}")
 
     def tidy(self) -> None:
         """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
@@ -267,6 +272,7 @@ class Checkpoints:
         stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
         for step in [c.step for c, stay in zip(listed, stays, strict=True) if not stay]:
             self._manager.delete(step)
+        self._log.note("not kept")
 
     def last_words(self, seconds: float) -> str:
         """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""
@@ -292,3 +298,4 @@ class Checkpoints:
                 f"the last save failed ({self.folder}: {told(error)}); mend it and run the same command again"
             ) from error
         self._manager.close()
+        self._log.note("saved")
