@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from configs.registry import ConfigError
 from models.errors import shortened
+from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
 if TYPE_CHECKING:
@@ -30,7 +31,9 @@ def described(line: dict[str, Any]) -> str:
     """Returns an event's fields in short."""
     parts = [f"{name} {line[name]}" for name in _SHOWN if line.get(name) not in (None, "", [])]
     files = line["files"] if isinstance(line.get("files"), dict) else {}
-    parts += [f"{name.removesuffix('/meta/metadata')} {str(digest)[:8] if digest else 'deleted'}" for name, digest in files.items()]
+    parts += [
+        f"{name.removesuffix('/meta/metadata')} {str(digest)[:8] if digest else 'deleted'}" for name, digest in files.items()
+    ]
     if isinstance(line.get("command"), list):
         parts.append(shlex.join(map(str, line["command"])))
     return shortened(", ".join(parts), _LONGEST)
@@ -56,13 +59,17 @@ def main() -> int:
     parser.add_argument(
         "--head", nargs="+", default=(), metavar="DIGEST", help="of lines that must still be in one of the logs; by default none"
     )
+    parser.add_argument(
+        "--arrays", action="store_true", help="also compare the parameters of every checkpoint with their checksums"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    cli.use_devices(ONE_DEVICE)
     from trainers.audit import checks, log
 
     named = os.environ.get(log.FOLDER)
     common = checks.common_logs(args.log or (Path(named).expanduser() if named else None))
-    logs = [checks.check(place, common) for folder in args.runs for place in _places(folder)] + common
+    logs = [checks.check(place, common, args.arrays) for folder in args.runs for place in _places(folder)] + common
     lost = checks.missing(args.head, logs)
     problems = [(log.place, text) for log in logs for text in log.problems]
     problems += [("--head", f"no log has the line {head}: lines were cut off, or it is of another log") for head in lost]

@@ -179,7 +179,7 @@ class Record:
             experiment=experiment.name,
             config=config_hash(experiment),
             **({"changed": changed} if changed else {}),
-            **({"files": audit.digests(workdir, EXPERIMENT)} if leader else {}),
+            **({"files": audit.digests(workdir, *_named(workdir))} if leader else {}),
             **fields,
         )
 
@@ -201,6 +201,11 @@ class Record:
             stop = {"exit_code": exit_code(error, 1), "error": f"{kind.__name__}: {error}"[:300]}
         with contextlib.suppress(StoreError):  # a full disk is why the run ends
             self._append("stop", **stop)
+
+
+def _named(workdir: Path) -> list[str]:
+    """Returns the files of a run's folder that decide about a start: its experiment, and the address of checkpoints elsewhere."""
+    return [EXPERIMENT, *(["checkpoints"] if (workdir / "checkpoints").is_file() else [])]
 
 
 def _changes(file: Path, experiment: Experiment) -> list[str]:

@@ -12,6 +12,8 @@ from trainers.audit import log, saved
 from trainers.checkpoints import checkpoint
 from trainers.weights import release
 
+_LONGEST = 300  # characters of a name in a line
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Checked:
@@ -58,7 +60,7 @@ def chain(path: Path) -> Checked:
                 problems.append(f"line {number} does not follow {f'line {number - 1}' if before else 'the beginning'}")
             odd = ""
             lines.append(line)
-        before = log.digest_of(raw, ended)
+        before = log.digest_of(raw)
     problems += [odd] * bool(odd)
     return Checked(place=path, lines=tuple(lines), problems=tuple(problems), notes=tuple(notes))
 
@@ -76,11 +78,12 @@ def common_logs(folder: Path | None) -> list[Checked]:
     return [chain(path) for path in sorted(folder.glob("*.jsonl"))] if folder and folder.is_dir() else []
 
 
-def check(folder: Path, common: Iterable[Checked] = ()) -> Checked:
+def check(folder: Path, common: Iterable[Checked] = (), arrays: bool = False) -> Checked:
     """Returns a run's or a release's log, compared with the files that are there and with the heads that other logs have.
 
     Args:
       common: the logs in $SHARDZOO_AUDIT.
+      arrays: also reads the parameters of every checkpoint and compares them with the checksums in its `meta`.
     """
     elsewhere = [line for each in common for line in each.lines if line.get("folder") == str(folder.resolve())]
     heads = [line.get("head") for line in elsewhere], [line.get("audit") for line in runlog.events(folder)]
@@ -96,11 +99,13 @@ def check(folder: Path, common: Iterable[Checked] = ()) -> Checked:
             problems.append(f"{len(lost)} lines are missing of which {name} has the digests, the first {lost[0]}")
     for line in checked.lines:
         if isinstance(line.get("differs"), list) and line["differs"]:
-            names = ", ".join(shortened(str(name)) for name in line["differs"])
+            names = ", ".join(shortened(str(name), _LONGEST) for name in line["differs"])
             problems.append(f"at {shortened(str(line.get('time')))} a start met files that somebody had changed: {names}")
     changed, unsure = _compared(folder, checked.lines)
     if (folder / release.SUMS).exists():
         changed += _release(folder)
+    elif arrays:
+        changed += _arrays(folder)
     return dataclasses.replace(checked, place=folder, problems=(*problems, *changed), notes=(*notes, *unsure))
 
 
@@ -126,12 +131,14 @@ def _compared(folder: Path, lines: Collection[Mapping[str, Any]]) -> tuple[list[
             problems.append(str(error))
             continue
         if want and actual is None:
-            (moved if name.endswith(saved.META) else problems).append(f"{shortened(name)} is missing, and no line says why")
+            (moved if name.endswith(saved.META) else problems).append(
+                f"{shortened(name, _LONGEST)} is missing, and no line says why"
+            )
         elif actual != want:
             why = "is not what was written" if want else "is there again, and the log says that it was deleted"
-            problems.append(f"{shortened(name)} {why}")
+            problems.append(f"{shortened(name, _LONGEST)} {why}")
     for name in sorted(_metas(folder) - files.keys()):
-        moved.append(f"{shortened(name)} is there, and no line says who wrote it")
+        moved.append(f"{shortened(name, _LONGEST)} is there, and no line says who wrote it")
     return (problems, moved) if under_way else (problems + moved, [])
 
 
@@ -150,6 +157,17 @@ def _metas(folder: Path) -> set[str]:
         return saved.metas(folder.absolute(), saved.place(folder.absolute(), at)) if at.is_dir() else set()
     except (UserError, OSError):
         return set()
+
+
+def _arrays(folder: Path) -> list[str]:
+    """Returns a line for each checkpoint whose parameters are not those whose checksums its `meta` holds, or cannot be read."""
+    problems = []
+    for name in sorted(_metas(folder)):
+        try:
+            checkpoint.read_stored(folder, int(name.removesuffix(f"/{saved.META}").rpartition("/")[2]))
+        except UserError as error:
+            problems.append(str(error))
+    return problems
 
 
 def _release(folder: Path) -> list[str]:

@@ -107,8 +107,8 @@ def append(path: Path, values: dict[str, Any]) -> str:
         with contextlib.suppress(OSError):  # a file system without locks
             fcntl.flock(file, fcntl.LOCK_EX)
         last, ended = _last(file)
-        line = values | {"before": digest_of(last, ended) if last else ""}
-        if last and not (ended and sound(last)):
+        line = values | {"before": digest_of(last) if last else ""}
+        if last and not sound(last):
             line["broken"] = "changed" if ended else "cut"
         line["digest"] = paths.digest(line)
         file.write((b"" if ended else b"\n") + json.dumps(line, sort_keys=True).encode() + b"\n")
@@ -141,9 +141,9 @@ def sound(line: bytes) -> dict[str, Any] | None:
     return values if same and values.get("digest") == paths.digest(without) else None
 
 
-def digest_of(line: bytes, ended: bool) -> str:
+def digest_of(line: bytes) -> str:
     """Returns what the line behind this one has as `before`."""
-    values = sound(line) if ended else None
+    values = sound(line)
     return values["digest"] if values else hashlib.sha256(line).hexdigest()
 
 

@@ -33,10 +33,10 @@ _OWN = "SHARDZOO_"  # begins variables that name files and folders
 
 _FORMS = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|\Z)"
-    r"|\b(?:hf_|api_org_)[A-Za-z0-9]{16,}"  # Hugging Face
+    r"|\b(?:hf_|api_org_)[A-Za-z0-9]{30,}"  # Hugging Face
     r"|\b(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}\b"  # AWS
     r"|\bAIza[\w-]{30,}|\bya29\.[\w.-]{16,}|\bGOCSPX-[\w-]{16,}"  # Google
-    r"|\bgh[opsur]_[A-Za-z0-9]{16,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"
+    r"|\bgh[opsur]_[A-Za-z0-9]{30,}|\bgithub_pat_\w{16,}|\bglpat-[\w-]{16,}"
     r"|\bxox[a-z]-[\w-]{10,}"  # Slack
     r"|\bwandb_v\d_\w{16,}|\blocal-[0-9a-f]{40}\b"  # W&B; its older keys have the form of a git revision
     r"|\b(?:sk|pk|rk)-(?=[\w-]*\d)[\w-]{20,}"  # OpenAI, Anthropic, Stripe
@@ -44,10 +44,12 @@ _FORMS = re.compile(
     re.DOTALL,
 )
 
-_ADDRESS = re.compile(r"\b([A-Za-z][\w+.-]*://)(?:[^/\s:@'\"]*:[^\s'\"]*|[^/\s'\"?#]*)@")
+_ADDRESS = re.compile(r"(?<![\w+.-])([\w+.-]+://)(?:[^/\s:@'\"]*:[^\s'\"]*|[^/\s'\"?#]*)@")
 """The user and the password of an address; a password may hold any character but a blank."""
 
-_PAIR = re.compile(r"(?P<name>[A-Za-z][\w.-]*)(?P<quote>[\"']?)(?P<equals>\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&'\"}\])]+)")
+_PAIR = re.compile(
+    r"(?<![\w.-])(?P<name>[\w.-]+)(?P<quote>[\"']?)(?P<equals>\s*[=:]\s*)(?P<value>\"[^\"]*\"|'[^']*'|[^\s,;&'\"}\])]+)"
+)
 """NAME=VALUE, NAME: VALUE, "NAME": "VALUE", ?NAME=VALUE&..."""
 
 _BEARER = re.compile(r"\b(Bearer|Basic)\s+[\w.~+/=-]{8,}", re.IGNORECASE)
@@ -59,7 +61,13 @@ def redacted(text: str) -> str:
         text = text.replace(value, REDACTED)
     text = _ADDRESS.sub(rf"\1{REDACTED}@", text)
     text = _BEARER.sub(rf"\1 {REDACTED}", _FORMS.sub(REDACTED, text))
-    return _PAIR.sub(_pair, text)
+    at = 0
+    while pair := _PAIR.search(text, at):
+        start, end = pair.span("value")
+        if secret := _is_pair(pair):
+            text = f"{text[:start]}{REDACTED}{text[end:]}"
+        at = start + len(REDACTED) if secret else start  # a value that is none may hold another pair
+    return text
 
 
 def redacted_values(value: Any) -> Any:
@@ -68,10 +76,7 @@ def redacted_values(value: Any) -> Any:
     if isinstance(value, str):
         return redacted(value)
     if isinstance(value, Mapping):
-        return {
-            redacted(str(k)): REDACTED if isinstance(v, str) and _is_credential(str(k), v) else redacted_values(v)
-            for k, v in value.items()
-        }
+        return {k: REDACTED if isinstance(v, str) and _is_credential(k, v) else redacted_values(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
         return list(_arguments(value))
     return value
@@ -110,12 +115,11 @@ def _arguments(values: list[Any] | tuple[Any, ...]) -> Iterator[Any]:
         before = value
 
 
-def _pair(match: re.Match[str]) -> str:
+def _is_pair(match: re.Match[str]) -> bool:
+    """Returns whether a match of _PAIR is a credential's name with a credential."""
     name, value = match["name"], match["value"].strip("\"'")
     prose = ":" in match["equals"] and not match["quote"] and (name.lower() in _WORDS or name.endswith("Error"))
-    if prose or REDACTED in match["value"] or not _is_credential(name, value):
-        return match[0]
-    return match[0].replace(match["value"], REDACTED) if value else match[0]
+    return not prose and REDACTED not in value and _is_credential(name, value)
 
 
 def _is_credential(name: str, value: str) -> bool:

@@ -98,9 +98,7 @@ class Attempt(Observer):
     def _write(self, kind: str, key: str, value: Any = None, when: float | None = None, **metadata: Any) -> None:
         if self._log and self.path:
             with runlog.names_full_disks(self.path):
-                getattr(self._log, kind)(
-                    key, redacted_values(value), metadata=metadata, time_ms=when and int(1000 * when)
-                )
+                getattr(self._log, kind)(key, redacted_values(value), metadata=metadata, time_ms=when and int(1000 * when))
 
     @property
     def _samples(self) -> int:
