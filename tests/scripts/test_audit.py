@@ -54,7 +54,7 @@ def audited(monkeypatch, capsys, *arguments: Any) -> tuple[int, str]:
 
 @pytest.mark.integration
 def test_no_credential_is_in_any_file_or_output(made):
-    """Of the run's folder and of the log of all: not in commands, not in the environment, not in a checkpoint's files."""
+    """Neither in the run's folder nor in the log of all; commands are redacted, and the environment is not written down."""
     run, common, output = made
     files = [path for folder in (run, common) for path in folder.rglob("*") if path.is_file()]
     assert len(files) > 10 and {"run.jsonl", log.FILE, "metrics.jsonl", "experiment.json"} <= {path.name for path in files}
@@ -82,7 +82,7 @@ def test_a_run_is_verified_and_shown(made, monkeypatch, capsys):
 
 @pytest.mark.integration
 def test_what_was_changed_ends_with_code_1(made, tmp_path, monkeypatch, capsys):
-    """The array of a checkpoint, of which only reading it tells; a line of the log; its last line, by the digest that was noted."""
+    """An array of a checkpoint, of which only reading it tells; a line of the log; its last line, by a digest that was noted."""
     run = tmp_path / "run"
     shutil.copytree(made[0], run)
     damage(run / "checkpoints" / "3" / "state")

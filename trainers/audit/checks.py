@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from data import untrusted
-from models.errors import UserError, shortened
+from models.errors import UserError, shortened, told
 from trainers import runlog
 from trainers.audit import log, saved
 from trainers.checkpoints import checkpoint
@@ -127,8 +127,8 @@ def _compared(folder: Path, lines: Collection[Mapping[str, Any]]) -> tuple[list[
     for name, want in files.items():
         try:
             actual = log.digest(folder, name)
-        except UserError as error:
-            problems.append(str(error))
+        except (UserError, OSError) as error:
+            problems.append(told(error))
             continue
         if want and actual is None:
             (moved if name.endswith(saved.META) else problems).append(

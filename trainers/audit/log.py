@@ -97,8 +97,8 @@ def command() -> list[str]:
 def append(path: Path, values: dict[str, Any]) -> str:
     """Appends a line to a chain and returns its digest. It stays when the power fails after this.
 
-    Behind a line that is not sound a new piece of the chain begins: its line has `broken`, and `before` is the SHA-256 of the bytes
-    of the line that is not. "cut": it has no end, as a power cut or a full disk leaves it; "changed": it has one.
+    Behind a line that is not sound a new piece of the chain begins: its line has `broken`, and `before` is the SHA-256 of that
+    line's bytes. "cut": it has no end, as a power cut or a full disk leaves it; "changed": it has one.
 
     Raises:
       OSError: it cannot be written, or the path is a link.
@@ -179,7 +179,7 @@ def digests(folder: Path, *names: str) -> dict[str, str | None]:
     """Returns the digests of files in a folder, or at addresses, by path; None of those that are not there.
 
     Raises:
-      AuditError: a file cannot be read.
+      AuditError: one of them is no file, or an address cannot be read.
     """
     return {name: digest(folder, name) for name in names}
 
@@ -195,8 +195,7 @@ def digest(folder: Path, name: str) -> str | None:
     path = folder / name  # a name that begins with "/" is a path of its own
     if not path.exists():
         return None
-    with untrusted.opened(path, AuditError) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return paths.sha256(untrusted.regular(path, AuditError))
 
 
 def differing(folder: Path) -> list[str]:

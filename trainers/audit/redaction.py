@@ -18,14 +18,16 @@ from models.errors import UserError
 REDACTED = "[redacted]"
 
 _NAMES = frozenset(
-    "apikey auth authorization bearer credential credentials key keys passphrase passwd password pat pwd secret secrets sig "
-    "signature token".split()
+    (
+        *("apikey", "auth", "authorization", "bearer", "credential", "credentials", "key", "keys", "pat", "pwd", "sig"),
+        *("passphrase", "passwd", "password", "secret", "secrets", "signature", "token"),
+    )
 )
 """Words of a name whose value is a credential; "tokens" are pieces of text here, and not among them."""
 
-_ALWAYS = frozenset("passphrase passwd password secret secrets".split())  # also where the value is a number or a path
+_ALWAYS = frozenset(["passphrase", "passwd", "password", "secret", "secrets"])  # also where the value is a number or a path
 
-_WORDS = frozenset("auth key keys pat sig signature".split())  # of any prose, in which a colon may follow
+_WORDS = frozenset(["auth", "key", "keys", "pat", "sig", "signature"])  # of any prose, in which a colon may follow
 
 _SHORTEST = 8  # characters of a variable's value that is looked for in texts: shorter ones are words of any text
 

@@ -59,7 +59,7 @@ class Saved:
 
 
 def place(workdir: Path, folder: epath.Path) -> str:
-    """Returns how the log calls the folder of a run's checkpoints, with a "/": a path in the run's folder, a path, or an address."""
+    """Returns the log's name of the folder of a run's checkpoints, with a "/": "checkpoints/", another path, or an address."""
     return "checkpoints/" if Path(folder) == workdir / "checkpoints" else f"{folder}/"
 
 

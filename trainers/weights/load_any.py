@@ -36,7 +36,7 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
 
 
 def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment | None, Weights]:
-    """Returns the weights at a path and their experiment, which a foreign model has not; the audit log says that they are read."""
+    """Returns the weights at a path and their experiment, which a foreign model has not; logs that they are read."""
     experiment, weights = _recognised(path, base, step)
     match weights:
         case Arrays():  # a run, whose checkpoint is logged where it is read

@@ -59,7 +59,7 @@ def problems(run: Path, **options) -> tuple[str, ...]:
 
 
 def test_a_run_that_nobody_changed_has_no_problems(run):
-    """The log has each start with its command and the digest of its experiment, each checkpoint that came or went, and each end."""
+    """The log has each start with its command and its experiment's digest, each checkpoint that came or went, and each end."""
     checked = checks.check(run)
     assert not checked.problems and not checked.notes
     assert [line["event"] for line in checked.lines] == ["start", *["checkpoints"] * 3, "stop"]
@@ -253,21 +253,21 @@ def test_what_was_done_to_a_release_is_named(model, tmp_path, monkeypatch):
     sign.main()
     assert not problems(model) and [line["event"] for line in checks.check(model).lines] == ["release", "signed"]
     signature = signing.signature_of(model / release.SUMS)
-    keys(tmp_path, "other")
+    other, _ = keys(tmp_path, "other")
     (model / "README.md").write_text("another card\n")
     assert any("README.md is damaged" in text for text in problems(model))
     sums = (model / release.SUMS).read_text().splitlines()
     line = next(line for line in sums if line.endswith("README.md"))
     good = f"{log.digest(model, 'README.md')}  README.md"
     (model / release.SUMS).write_text("".join(f"{good if each == line else each}\n" for each in sums))
-    signing.sign(model / release.SUMS, tmp_path / "other.pem")
+    signing.sign(model / release.SUMS, other)
     assert problems(model) == ("SHA256SUMS is not what was written", f"{signature.name} is not what was written")
     monkeypatch.setenv(release.KEY, str(public))
     assert any("is not what the owner of" in text for text in problems(model))
 
 
 def test_hostile_logs_are_one_line_each(tmp_path):
-    """Values of other types, names that leave the folder and are no files: nothing is read but what they name, and no traceback."""
+    """Values of other types, names that leave the folder or are no files: a line each, without control characters."""
     (tmp_path / "run.jsonl").write_text("{}\n")
     os.mkfifo(tmp_path / "pipe")
     for values in ({"files": {"pipe": "0"}}, {"files": {"../" * 20 + "etc/passwd": "0"}}, {"files": 3, "differs": {"a": 1}}):
