@@ -28,6 +28,7 @@ from models.execution import Execution
 from models.sharding.layout import Layout, split_slices
 from models.sharding.layouts import over_slices
 from scripts import versions
+from trainers.audit import redaction
 from trainers.runtime import xla_flags
 
 if typing.TYPE_CHECKING:
@@ -37,7 +38,9 @@ quiet_libraries()  # before any command imports JAX
 
 
 def run(main: Callable[[], int | None]) -> typing.NoReturn:
-    """Runs a command. A user's error is one line on standard error and exit code 2; a bug keeps its traceback."""
+    """Runs a command. A user's error is one line on standard error and exit code 2; a bug keeps its traceback. Neither has
+    credentials."""
+    sys.excepthook = redaction.crash
     try:
         versions.warn_of_jax()
         code = main() or 0
@@ -52,7 +55,7 @@ def run(main: Callable[[], int | None]) -> typing.NoReturn:
         first, *_ = str(error).strip().splitlines() or [type(error).__name__]
         code = exit_code(error, 2)
         with contextlib.suppress(OSError):  # the output may be a file on the disk that is full
-            print(f"error: {first}", file=sys.stderr, flush=True)
+            print(f"error: {redaction.redacted(first)}", file=sys.stderr, flush=True)
         if code != 2:  # the run is over, and a save that hangs must not hold the process
             with contextlib.suppress(OSError):
                 sys.stdout.flush()
@@ -120,6 +123,7 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     changed = override(e, list(overrides), options=vars(args))
     for note in [] if args.tiny else schedule_notes(e, changed, overrides):
         print(note, file=sys.stderr)
+    redaction.refuse(changed.name, dict(line.split(": ", 1) for line in registry.lines(changed)))
     return from_data.taken(changed, e, overrides)
 
 

@@ -31,6 +31,7 @@ def main() -> int:
     args = _parser().parse_args()
     cli.use_devices(ONE_DEVICE)
     from data import progress
+    from trainers.audit import log as audit
     from trainers.weights import checkpoint_folders, huggingface, init_from, load_any
 
     progress.show()
@@ -46,6 +47,7 @@ def main() -> int:
             print(checkpoint_folders.write_t5x(weights, args.to))
         case _:
             print(checkpoint_folders.write_maxtext(weights, args.to, scanned=not args.unscanned))
+    audit.record("converted", form=args.command, path=str(args.to.resolve()), command=audit.command())
     return 0
 
 
@@ -108,6 +110,7 @@ def _to_release(args: argparse.Namespace) -> int:
 
 
 def _to_peft(args: argparse.Namespace) -> int:
+    from trainers.audit import log as audit
     from trainers.checkpoints import checkpoint
     from trainers.weights import init_from, peft, release
 
@@ -115,6 +118,7 @@ def _to_peft(args: argparse.Namespace) -> int:
     e, _, params, _ = checkpoint.read_stored(args.source, args.step)
     base = args.base or str(init_from.located(e.train.finetune.init_from).absolute() if e.train.finetune.init_from else "")
     print(peft.write(e.model, params, e.train.finetune.lora, args.to, base))
+    audit.record("converted", form=args.command, path=str(args.to.resolve()), command=audit.command())
     return 0
 
 

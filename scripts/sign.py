@@ -16,11 +16,14 @@ def main() -> int:
     chosen.add_argument("--key", type=cli.folder, metavar="FILE", help="a private key: signs")
     chosen.add_argument("--check", type=cli.folder, metavar="FILE", help="a public key: checks")
     args = parser.parse_args()
+    from trainers.audit import log as audit
     from trainers.weights import release, signing
 
     release.verify(args.release, args.check)
     if args.key:
         signing.sign(args.release / release.SUMS, args.key)
+        signature = signing.signature_of(args.release / release.SUMS).name
+        audit.record("signed", args.release, command=audit.command(), files=audit.digests(args.release, release.SUMS, signature))
     print(f"{args.release}: {'signed' if args.key else 'signature and checksums are right'}")
     return 0
 

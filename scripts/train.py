@@ -8,8 +8,8 @@
 
 Any field of the experiment can be overridden by its path; `python -m scripts.show EXPERIMENT --fields` lists them
 (docs/EXPERIMENTS.md).
-Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl, and experiment.json, by which a run goes on whose
-experiment's file has changed or gone.
+Writes under DIR: metrics.jsonl, tensorboard/, checkpoints/, run.jsonl, audit.jsonl (docs/GOVERNANCE.md), and experiment.json, by
+which a run goes on whose experiment's file has changed or gone.
 
 With --mlperf DIR it also writes DIR/result_N.txt, a log in MLPerf's form, and a description of the system, and ends when its
 benchmark's target is met (docs/MLPERF.md); a run that resumes cannot.

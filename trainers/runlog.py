@@ -20,8 +20,10 @@ import jax
 
 from configs import registry
 from configs.experiment import Experiment
-from data import paths
+from data import paths, untrusted
 from models.errors import UNSAVED, UserError, exit_code
+from trainers.audit import log as audit
+from trainers.audit.redaction import redacted_values
 from trainers.runtime.processes import jax_settings, jointly, versions
 
 EXPERIMENT = "experiment.json"
@@ -113,13 +115,17 @@ def user() -> str:
 
 
 def append(workdir: Path, event: str, **fields: Any) -> None:
-    """Adds one line: the event, the time, and these fields."""
+    """Adds one line: the event, the time, and these fields; and one to the audit log, whose digest the line has."""
+    with names_full_disks(workdir / audit.FILE):
+        head = audit.record(event, workdir, **fields)
     now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields, durable=True)
+    append_line(workdir / "run.jsonl", {"event": event, "time": now, "pid": os.getpid()} | fields | {"audit": head}, durable=True)
 
 
 def append_line(path: Path, values: dict[str, Any], *, durable: bool = False) -> None:
     """Adds a JSON object as a line of its own to a log, also behind a part of a line, which a kill or a full disk leaves.
+
+    Credentials are left out (trainers/audit/redaction.py).
 
     Args:
       durable: it stays when the power fails after this.
@@ -131,7 +137,7 @@ def append_line(path: Path, values: dict[str, Any], *, durable: bool = False) ->
         if file.tell():
             file.seek(-1, os.SEEK_END)
         whole = file.read(1) in (b"", b"\n")
-        file.write((b"" if whole else b"\n") + json.dumps(values).encode() + b"\n")
+        file.write((b"" if whole else b"\n") + json.dumps(redacted_values(values)).encode() + b"\n")
         file.flush()
         if durable:
             os.fsync(file.fileno())
@@ -158,6 +164,7 @@ class Record:
         self.workdir, self.leader, self.stop = workdir, leader, {}
         starts = [event["processes"] for event in events(workdir) if event.get("event") == "start" and "processes" in event]
         self.resized = starts[-1] if starts and starts[-1] != jax.process_count() else None
+        changed = _changes(workdir / EXPERIMENT, experiment) if leader else []
         if leader:
             with names_full_disks(workdir / EXPERIMENT):
                 paths.write_whole(workdir / EXPERIMENT, json.dumps(registry.to_json(experiment), indent=1) + "\n")
@@ -172,6 +179,8 @@ class Record:
             git=git_revision(),
             experiment=experiment.name,
             config=config_hash(experiment),
+            **({"changed": changed} if changed else {}),
+            **({"files": audit.digests(workdir, *_named(workdir))} if leader else {}),
             **fields,
         )
 
@@ -193,6 +202,22 @@ class Record:
             stop = {"exit_code": exit_code(error, 1), "error": f"{kind.__name__}: {error}"[:300]}
         with contextlib.suppress(StoreError):  # a full disk is why the run ends
             self._append("stop", **stop)
+
+
+def _named(workdir: Path) -> list[str]:
+    """Returns the files of a run's folder that decide about a start: its experiment, and the address of checkpoints elsewhere."""
+    return [EXPERIMENT, *(["checkpoints"] if (workdir / "checkpoints").is_file() else [])]
+
+
+def _changes(file: Path, experiment: Experiment) -> list[str]:
+    """Returns the fields in which an experiment differs from that of the last start, as `path: old -> new`."""
+    if not file.exists():
+        return []
+    try:
+        with untrusted.damage(file, UserError):
+            return registry.differences(untrusted.read_json(file, UserError), experiment)
+    except UserError as error:
+        return [str(error)]
 
 
 @contextlib.contextmanager

@@ -26,6 +26,8 @@ from configs.experiment import Experiment
 from data import paths, untrusted
 from models.errors import UserError, told
 from trainers import lora, runlog
+from trainers.audit import log as audit
+from trainers.audit import saved
 from trainers.plan import Plan
 from trainers.runtime.processes import any_process, versions
 from trainers.state import by_name, on_device
@@ -462,5 +464,7 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
         except StoreReadError as error:
             raise StoreReadError(f"checkpoint {folder / str(step)} cannot be read for now ({error})") from error
         experiment = registry.from_json(meta["experiment"])
+        name = f"{saved.place(workdir.absolute(), folder)}{step}/{saved.META}"
+        audit.record_read(workdir, "a run", files=audit.digests(workdir.absolute(), name))
     params = {name.removeprefix("params."): x for name, x in arrays.items() if name.startswith("params.")}
     return experiment, step, params, meta["data"]

@@ -28,6 +28,7 @@ from configs.experiment import Checkpointing
 from data import progress
 from models.errors import told
 from trainers import runlog
+from trainers.audit.saved import Saved
 from trainers.checkpoints import checkpoint
 from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Outcome, Sound, StoreReadError, Unread
 from trainers.checkpoints.local import LocalCheckpoints, Save, disown
@@ -107,6 +108,7 @@ class Checkpoints:
         self._local = LocalCheckpoints(workdir, settings.local, say) if settings.local.every else None
         if self._local is None:
             disown(workdir)
+        self._log = Saved(workdir.absolute(), self.folder, jax.process_index() == 0)
 
     def _score(self, step: int) -> Mapping[str, float] | None:
         if step not in self._scores:
@@ -209,6 +211,7 @@ class Checkpoints:
             return step is not None
         if under_way:
             self._failures = 0
+            self._log.note("saved")
         return True
 
     def _failed(self, what: str, why: str) -> bool:
@@ -317,6 +320,7 @@ class Checkpoints:
             any_process(False)
             self._manager.close()
             self._manager = self._open()  # which lists them anew
+            self._log.note("damaged, set aside")
 
     def newest(self, until: float = math.inf) -> int | None:
         """Returns the newest checkpoint up to a step; None where there is none."""
@@ -329,6 +333,7 @@ class Checkpoints:
             self._manager.delete(later)
         if self._local:  # the older ones are of no use beside the store's checkpoint of the step
             self._local.forget()
+        self._log.note(f"gone back to step {step}")
 
     def end_local(self) -> None:
         """Deletes the local checkpoints of a run that has ended."""
@@ -342,6 +347,7 @@ class Checkpoints:
         stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
         for step in [c.step for c, stay in zip(listed, stays, strict=True) if not stay]:
             self._manager.delete(step)
+        self._log.note("not kept")
 
     def last_words(self, seconds: float) -> str:
         """Waits so long for the save under way; returns a line about what is saved. May be called by any thread."""
@@ -374,3 +380,4 @@ class Checkpoints:
                 f"the last save failed ({self.folder}: {told(error)}); mend it and run the same command again"
             ) from error
         self._manager.close()
+        self._log.note("saved")

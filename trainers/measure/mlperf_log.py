@@ -27,6 +27,7 @@ from data.kinds import task_of
 from data.reading import caches
 from models.errors import UserError
 from trainers import runlog
+from trainers.audit.redaction import redacted_values
 from trainers.evaluation.evaluator import Evaluator
 from trainers.measure import mlperf_benchmarks, mlperf_rules, mlperf_system
 from trainers.measure.mlperf_benchmarks import Benchmark
@@ -97,7 +98,7 @@ class Attempt(Observer):
     def _write(self, kind: str, key: str, value: Any = None, when: float | None = None, **metadata: Any) -> None:
         if self._log and self.path:
             with runlog.names_full_disks(self.path):
-                getattr(self._log, kind)(key, value, metadata=metadata, time_ms=when and int(1000 * when))
+                getattr(self._log, kind)(key, redacted_values(value), metadata=metadata, time_ms=when and int(1000 * when))
 
     @property
     def _samples(self) -> int:

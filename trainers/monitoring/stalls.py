@@ -16,7 +16,6 @@ import socket
 import sys
 import threading
 import time
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ import jax
 
 from models.errors import UserError, exit_code, told
 from trainers import runlog
+from trainers.audit import redaction
 from trainers.monitoring.observer import EVALUATING, READING, SAVING, STEPPING, Observer
 from trainers.runtime.processes import coordinator, coordinator_address
 
@@ -134,7 +134,7 @@ class Watch(Observer):
         """
         if self._all == 1 or error is None or (isinstance(error, UserError) and not isinstance(error, runlog.StoreError)):
             return
-        text = told(error, named=True)
+        text = redaction.redacted(told(error, named=True))
         lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text
         self._mine = {**self._mine, "failure": text, "lost": lost}
         if lost:  # `_judge` ends this process if it finds another that caused this
@@ -143,7 +143,7 @@ class Watch(Observer):
             while time.monotonic() < until and not all(self._told(n).get("failure") for n in range(self._all)):
                 time.sleep(self._beat)
         if not isinstance(error, (UserError, SystemExit)):
-            traceback.print_exception(error)
+            redaction.crash(kind, error, trace)
         code = getattr(error, "code", 1) if isinstance(error, SystemExit) else exit_code(error, 1)
         self._last(self._me, text, int(code))
 

@@ -108,7 +108,7 @@ def open_run(e: Experiment, workdir: Path, leader: bool, say: Callable[[str], An
             name=workdir.absolute().name,
             dir=str(workdir),
             config=registry.to_json(e),
-            settings=wandb.Settings(silent=True, console="off"),
+            settings=wandb.Settings(silent=True, console="off", x_disable_meta=True),  # the command's arguments
         )
     except Exception as error:  # of many classes
         raise ConfigError(

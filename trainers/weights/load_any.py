@@ -8,12 +8,14 @@ from pathlib import Path
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
+from data import paths
 from data.packages.weights import how_to_fetch
 from data.reading.caches import cache_folder
 from models.errors import nearest, shortened
 from models.execution import Dtype, Execution
 from models.families import ModelConfig, family_of
 from models.interchange import InterchangeError
+from trainers.audit import log as audit
 from trainers.weights import bare, huggingface, peft, release, tensorstores
 from trainers.weights.source import Arrays, Weights, precision
 
@@ -34,7 +36,20 @@ def open_weights(path: Path, base: Path | None = None) -> Weights:
 
 
 def _opened(path: Path, base: Path | None, step: int | None) -> tuple[Experiment | None, Weights]:
-    """Returns the weights at a path and their experiment, which a foreign model has not.
+    """Returns the weights at a path and their experiment, which a foreign model has not; logs that they are read."""
+    experiment, weights = _recognised(path, base, step)
+    match weights:
+        case Arrays():  # a run, whose checkpoint is logged where it is read
+            pass
+        case release.Release():
+            audit.record_read(path, title(path, weights), files=audit.digests(path, release.SUMS))
+        case _:
+            audit.record_read(path, title(path, weights), listing=paths.folder_digest(path if path.is_dir() else path.parent))
+    return experiment, weights
+
+
+def _recognised(path: Path, base: Path | None, step: int | None) -> tuple[Experiment | None, Weights]:
+    """Returns what `_opened` does.
 
     A folder with checksums is a release, whatever else is in it, and release.verify refuses what they do not cover: its form
     is settled before any other file is looked for.

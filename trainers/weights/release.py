@@ -7,6 +7,7 @@ manifest.json       a description of the training data
 README.md           the model card
 SHA256SUMS          checksums of all other files, in the format of sha256sum
 SHA256SUMS.sig      its signature, if there is one (trainers/weights/signing.py)
+audit.jsonl         who wrote and signed it (trainers/audit/log.py); nothing reads it but scripts.audit
 """
 
 import json
@@ -28,6 +29,7 @@ from data.vocabularies import files
 from models.errors import UserError
 from models.interchange import InterchangeError, tensors
 from models.sharding.params import describe
+from trainers.audit import log as audit
 from trainers.plan import abstract_model
 from trainers.runtime.processes import versions
 from trainers.weights import tensor_files
@@ -104,6 +106,7 @@ def write_weights(weights: Weights, e: Experiment, to: Path, note: str, scores: 
         (folder / "README.md").write_text(card(e, note, total, folder, scores or {}))
         names = sorted(file.name for file in folder.iterdir())
         (folder / SUMS).write_text("".join(f"{paths.sha256(folder / n)}  {n}\n" for n in names))
+    audit.record("release", to, experiment=e.name, note=note, command=audit.command(), files=audit.digests(to, SUMS))
     return to
 
 
