@@ -1,7 +1,7 @@
 """The first run: data, training, scores, translations and a page with pictures, in about ten minutes on two cores.
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
-    python -m scripts.quickstart --train.steps 100    any field of the experiment can be changed
+    python -m scripts.quickstart --train.steps=100    any field of the experiment can be changed
     python -m scripts.quickstart gshard_m4.quickstart --workdir runs/hundred      96 languages, few strings of each
 
 Running it again reuses what is there: prepared data, compiled programs, and the run itself, which goes on where it stopped.

@@ -29,6 +29,7 @@ from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import lora
 from trainers.optimizers import transforms
+from trainers.runtime import xla_flags
 from trainers.state import State, in_form
 
 
@@ -335,7 +336,7 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
 
     # It runs once: with all of LLVM's passes a small model's takes 11 s of a CPU to compile, not 3, and draws the same bits.
     device = plan.mesh.devices.flat[0] if plan.mesh else jax.devices()[0]
-    options = {"xla_backend_optimization_level": 1} if device.platform == "cpu" else None
+    options = xla_flags.passes(1) if device.platform == "cpu" else None
     created = jax.jit(create, out_shardings=shardings, compiler_options=options)(key)
     return in_step_form(plan, dataclasses.replace(created, params=created.params | given))
 
