@@ -2,11 +2,12 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import numpy as np
+if TYPE_CHECKING:  # a command's --help must not wait for NumPy
+    import numpy as np
 
-Example = dict[str, np.ndarray]  # arrays by name; of packed data a row of several examples
+Example = dict[str, "np.ndarray"]  # arrays by name; of packed data a row of several examples
 DType = Literal["int32", "float32", "bfloat16", "uint8", "int16"]
 
 
@@ -34,6 +35,8 @@ Features = dict[str, Feature]
 
 def stacked(rows: Sequence[Example]) -> Example:
     """Returns rows in front of each array."""
+    import numpy as np
+
     if len(rows) == 1:
         return {name: np.asarray(array)[None] for name, array in rows[0].items()}  # no copy
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
@@ -41,6 +44,8 @@ def stacked(rows: Sequence[Example]) -> Example:
 
 def joined(parts: Sequence[Example]) -> Example:
     """Returns the rows of several arrays, which are in front of each, behind one another."""
+    import numpy as np
+
     return parts[0] if len(parts) == 1 else {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

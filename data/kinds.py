@@ -8,11 +8,13 @@ classes). Registering one is a line in `KINDS`.
 
 import functools
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from data.config import CacheConfig, DataConfig, Decode, HeldOut
-from data.task import Task
 from models.errors import UserError, nearest
+
+if TYPE_CHECKING:  # it needs NumPy, for which a command's --help must not wait
+    from data.task import Task
 
 # Name -> package. A user's own source is of the first kind that it fits: text is behind those whose tables have texts too.
 KINDS: dict[str, str] = {
@@ -35,7 +37,7 @@ EARLIER_CLASSES = {"DialogData": "LamdaData"}
 """Names of configuration classes in experiments that were stored before."""
 
 
-def task_of(data: DataConfig) -> Task[Any]:
+def task_of(data: DataConfig) -> "Task[Any]":
     """Returns the behaviour of a configuration's kind; raises UserError with the nearest name."""
     return module(data.kind, "task").task(data)
 

@@ -5,12 +5,11 @@ shown is not shown.
 """
 
 import contextlib
+import functools
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TextIO, TypeVar
-
-from tqdm import tqdm
 
 T = TypeVar("T")
 
@@ -43,7 +42,7 @@ def bar(what: str, total: float | None, unit: str) -> Iterator[Callable[[float],
     drawing = "|{bar:24}| " if live else ""
     form = f"{drawing}{{percentage:.0f}} %  {{n_fmt}}/{{total_fmt}}{space}{unit}  {{elapsed}}, {{remaining}} left"
     done = 0.0
-    with tqdm(
+    with _tqdm()(
         total=None if total is None else max(1, round(total)),
         file=sys.stderr if live else _Lines(sys.stderr),
         disable=not visible,
@@ -83,7 +82,16 @@ def shown() -> bool:
 
 def say(line: str) -> None:
     """Writes a line on standard error, above a bar that may be there."""
-    tqdm.write(line, file=sys.stderr)
+    _tqdm().write(line, file=sys.stderr)
+
+
+@functools.cache
+def _tqdm() -> Any:
+    """Returns the class that draws; it is imported when something is drawn, because a command's --help must not wait for it."""
+    from tqdm import tqdm
+
+    tqdm.monitor_interval = 0  # no thread that redraws bars
+    return tqdm
 
 
 class _Lines:
@@ -98,6 +106,3 @@ class _Lines:
 
     def flush(self) -> None:
         self._stream.flush()
-
-
-tqdm.monitor_interval = 0  # no thread that redraws bars

@@ -35,8 +35,6 @@ from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 from scripts.generate import add_sampling, check_sampling
 from trainers.inference.tool_loop import Reply, for_user, reply
-from trainers.inference.tools import reference
-from trainers.inference.tools.toolset import Toolset
 
 if TYPE_CHECKING:  # main imports it, after JAX is set up
     from data.vocabularies.chat_templates import Message
@@ -144,6 +142,8 @@ def templated(served: "Served", form: "Form", args: argparse.Namespace, stream: 
 def ranked(served: "Served", form: "RatedForm", args: argparse.Namespace, stream: "Stream") -> Respond:
     """Returns the function that replies with the best of several candidates, and may ask tools before."""
     from trainers.inference.sample_and_rank import Responder
+    from trainers.inference.tools import reference
+    from trainers.inference.tools.toolset import Toolset
 
     config, room = settings(args, served)
     responder = Responder(served.model, config, form, stream if config.samples == 1 else None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import from_data, registry
+from configs import registry
 from configs.experiment import Experiment
 from configs.overrides import override, schedule_notes
 from configs.registry import ConfigError
@@ -114,6 +114,8 @@ def chosen(args: argparse.Namespace, overrides: Sequence[str]) -> Experiment:
     Raises:
       ConfigError: an unknown experiment, layout or field (with the nearest one), or a value of the wrong type.
     """
+    from configs import from_data  # a command's --help must not wait for NumPy
+
     e = registry.load(args.experiment)
     if args.tiny:
         e = registry.tiny(e)

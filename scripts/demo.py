@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
-from scripts.reports import page, released
+from scripts.reports import page
 
 if TYPE_CHECKING:
     from trainers.inference.transcription import Transcript
@@ -53,6 +53,7 @@ def main() -> int:
     from data.packages.sounds import fetch_call
     from data.packages.weights import fetch_weights
     from data.speech import sound
+    from scripts.reports import released
 
     progress.show()
     cli.headline("1. Weights and a sound")

@@ -13,8 +13,6 @@ kind, such as "query: "; without a name it is the folder's default, or nothing. 
 
 from pathlib import Path
 
-import numpy as np
-
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 from scripts.classify import read
@@ -38,6 +36,8 @@ def main() -> int:
         raise cli.ConfigError(f"--to {args.to}: {'exists' if args.to.exists() else 'must end with .npy'}; choose a new .npy file")
 
     cli.use_devices(ONE_DEVICE)
+    import numpy as np
+
     from trainers.inference.embedding import TextEmbedder
     from trainers.inference.load import load
     from trainers.weights import sentences

@@ -9,8 +9,6 @@ The window is the held-out one that ends at this time, else the one after which 
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
 
@@ -53,6 +51,8 @@ def main() -> int:
 
 def chosen(prepared: Any, data: Any, split: str, time: str | None) -> int:
     """Returns the number of the last frame of the window that is drawn; raises ConfigError with the nearest time there is."""
+    import numpy as np
+
     from data.grids.windows import fitted
     from data.reading.caches import examples
 
@@ -81,6 +81,7 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
     probability of each threshold [Q, H, W]; and the CSI at the first threshold of what is more likely than not."""
     import jax
     import jax.numpy as jnp
+    import numpy as np
 
     from data.grids import metrics, windows
     from trainers.inference.load import load
@@ -121,6 +122,8 @@ def forecasts(e: Any, weights: Any, prepared: Any, at: int, leads: list[int]) ->
 
 def write(path: Path, e: Any, prepared: Any, at: int, forecasts: list[dict[str, Any]]) -> None:
     """Writes the page."""
+    import numpy as np
+
     from scripts.reports import page
 
     def maps(figure: Any, forecasts: list[dict[str, Any]]) -> str:

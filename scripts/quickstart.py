@@ -1,7 +1,7 @@
 """The first run: data, training, scores, translations and a page with pictures, in about ten minutes on two cores.
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
-    python -m scripts.quickstart --train.steps 100    any field of the experiment can be changed
+    python -m scripts.quickstart --train.steps=100    any field of the experiment can be changed
     python -m scripts.quickstart gshard_m4.quickstart --workdir runs/hundred      96 languages, few strings of each
 
 Running it again reuses what is there: prepared data, compiled programs, and the run itself, which goes on where it stopped.
@@ -17,9 +17,6 @@ from typing import Any
 
 from data import progress
 from data.kinds import task_of
-from data.prepare import prepare
-from data.reading.caches import read_manifest
-from data.translation.decoding import strip
 from scripts import cli
 
 SHOWN = 12  # translations that are printed
@@ -38,6 +35,8 @@ def main() -> int:
     args, overrides = p.parse_known_args()
     args.synthetic, args.tiny = False, False
     e = cli.chosen(args, overrides)
+    from data.prepare import prepare
+    from data.reading.caches import read_manifest
 
     progress.show()
     cli.headline("1. Data: message catalogues of Python packages")
@@ -108,6 +107,8 @@ def some(samples: list[dict[str, str]]) -> list[dict[str, str]]:
 
 def right(samples: list[dict[str, str]]) -> dict[str, str] | None:
     """Returns the longest of the samples whose words are all those of its reference; None if there is none."""
+    from data.translation.decoding import strip
+
     equal = [s for s in samples if strip(s["output"]) == strip(s["reference"])]
     return max(equal, key=lambda s: len(s["source"]), default=None)
 

@@ -9,12 +9,13 @@ has seen in training are left out without --seen; the circumstances are those of
 lists of users and items lie in the prepared cache (docs/DATA.md).
 """
 
-from typing import Any
-
-import numpy as np
+from typing import TYPE_CHECKING, Any
 
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _ROWS = 256  # items that are scored together
 
@@ -30,6 +31,8 @@ def main() -> int:
     if args.top < 1:
         raise cli.ConfigError(f"--top {args.top}: expected a number from 1 on")
     cli.use_devices(ONE_DEVICE)
+    import numpy as np
+
     from data.kinds import task_of
     from data.reading.caches import cache_folder, read_manifest
     from data.task import DataError, RanksItems
@@ -59,7 +62,7 @@ def main() -> int:
     return 0
 
 
-def outputs(e: Any, weights: Any, features: Any, rows: list[Any]) -> np.ndarray:
+def outputs(e: Any, weights: Any, features: Any, rows: list[Any]) -> "np.ndarray":
     """Returns the outputs [N, ...] of a model for N rows of these features; raises ConfigError for a model without outputs."""
     from models.protocol import HasOutputs
     from trainers.inference.load import load

@@ -34,7 +34,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from configs import from_data, registry
+from configs import registry
 from configs.experiment import Experiment
 from configs.overrides import override, paths
 from configs.registry import ConfigError
@@ -170,6 +170,8 @@ def main() -> int:
     if args.source:
         prepare_own(e, args.source, args.columns, e.data.cache, paths(e, overrides))
     if args.prepare or args.source:
+        from configs import from_data
+
         e = from_data.taken(e, registry.load(args.experiment), overrides)  # it was not prepared before, maybe
 
     import jax

@@ -18,14 +18,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from data.speech.sound import RATE
 from models.errors import nearest
 from models.sharding.layouts import ONE_DEVICE
 from scripts import cli
+
+if TYPE_CHECKING:
+    import numpy as np
 
 FORMATS = ("text", "json", "srt", "vtt")
 
@@ -119,8 +119,10 @@ def outputs_of(files: list[Path], folder: Path, suffix: str) -> dict[Path, Path]
     return {path: output for output, path in sounds.items()}
 
 
-def counted(blocks: Iterator[np.ndarray], advance: Callable[[float], Any]) -> Iterator[np.ndarray]:
+def counted(blocks: "Iterator[np.ndarray]", advance: Callable[[float], Any]) -> "Iterator[np.ndarray]":
     """Yields a sound's blocks, each counted in seconds once it is asked for the next: they are read as they are transcribed."""
+    from data.speech.sound import RATE
+
     for block in blocks:
         yield block
         advance(len(block) / RATE)

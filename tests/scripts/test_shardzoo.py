@@ -108,3 +108,24 @@ def test_an_unknown_command_names_the_nearest(program, tmp_path, name, line):
 def test_dashes_stand_for_underscores(program, tmp_path):
     done = run(program, "prepare-data", "--help", cwd=tmp_path)
     assert done.returncode == 0 and done.stdout.startswith("usage: shardzoo prepare_data ")
+
+
+HELP = """
+import contextlib, importlib, io, sys
+for name in sys.argv[1:]:
+    sys.argv, page = [f"scripts/{name}.py", "--help"], io.StringIO()
+    with contextlib.suppress(SystemExit), contextlib.redirect_stdout(page):
+        importlib.import_module(f"scripts.{name}").main()
+    assert page.getvalue().startswith(f"usage: shardzoo {name} "), page.getvalue()
+    heavy = {"jax", "tensorflow", "orbax", "seqio", "matplotlib", "mlperf_logging", "numpy", "tqdm"} & {*sys.modules}
+    assert not heavy, (name, heavy)
+"""
+
+
+def test_help_imports_no_library():
+    """--help is printed at once: neither NumPy, which takes as long as all of a command's own modules, nor JAX is imported.
+    Only prepare_data, which lists the settings of all kinds of data, imports more."""
+    names = [name for name in shardzoo.commands() if name != "prepare_data"]
+    assert len(names) > 20
+    done = subprocess.run([sys.executable, "-c", HELP, *names], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

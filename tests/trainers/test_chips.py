@@ -36,10 +36,18 @@ def test_a_tpus_options_are_those_of_its_plan():
     assert set_for(registry.load("gpt.quickstart"), CHIPS["v4"]) == "overlapped"
 
 
-@pytest.mark.parametrize("kind", [device("cpu", "cpu"), device("NVIDIA H200", "gpu"), device("TPU v9")])
+@pytest.mark.parametrize("kind", [device("NVIDIA H200", "gpu"), device("TPU v9")])
 def test_other_devices_have_no_options(kind):
-    """Hosts, GPUs and generations that nothing is known of are left to their compilers' defaults."""
+    """GPUs and generations that nothing is known of are left to their compilers' defaults."""
     assert options_for(registry.load("bert.mlperf_480b"), [kind]) == {}
+
+
+def test_a_host_compiles_with_fewer_passes_unless_the_user_says_how_many(monkeypatch):
+    e = registry.load("gpt.quickstart")
+    monkeypatch.setenv("XLA_FLAGS", "--xla_cpu_max_isa=AVX2")
+    assert options_for(e, [device("cpu", "cpu")]) == {"xla_backend_optimization_level": 2}
+    monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    assert options_for(e, [device("cpu", "cpu")]) == {}
 
 
 def test_a_refused_option_is_named_and_left_out():

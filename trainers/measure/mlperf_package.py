@@ -13,9 +13,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from mlperf_logging.benchmark_meta import get_allowed_benchmarks
-from mlperf_logging.package_checker import package_checker
-
 from models.errors import UserError
 from trainers.measure import mlperf_rules
 
@@ -57,6 +54,8 @@ def check(folder: Path, asked: str = "") -> Checked:
     Args:
       asked: the ruleset to check by; "" is the one that the logs follow.
     """
+    from mlperf_logging.benchmark_meta import get_allowed_benchmarks  # a command's --help must not wait for the checkers
+
     parts = runs(folder)
     follows = {log: mlperf_rules.followed(mlperf_rules.read(log)) for part in parts for log in sorted(part.glob("result_*.txt"))}
     ruleset = asked or next(iter(follows.values()))
@@ -81,6 +80,8 @@ def check(folder: Path, asked: str = "") -> Checked:
 
 def _official(folder: Path, ruleset: str) -> tuple[bool, list[tuple[int, str]]]:
     """Returns whether the package checker accepts a copy of a folder, since it writes there, and the lines that it logs."""
+    from mlperf_logging.package_checker import package_checker
+
     with tempfile.TemporaryDirectory() as scratch:
         copy = Path(scratch) / folder.resolve().name
         for part in ("results", "systems"):

@@ -10,8 +10,6 @@ import re
 from pathlib import Path
 from typing import Any
 
-from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser
-
 from configs import optimizers
 from configs.experiment import Experiment
 from configs.registry import ConfigError
@@ -205,6 +203,8 @@ def verdict(path: Path, asked: str = "") -> list[str]:
     Raises:
       UserError: a line of the log is damaged.
     """
+    from mlperf_logging.compliance_checker import mlp_compliance, mlp_parser  # a command's --help must not wait for them
+
     events = read(path)
     own, follows = Benchmark(str(value(events, "submission_benchmark"))).own, followed(events)
     if follows not in RULESETS or asked not in ("", follows):

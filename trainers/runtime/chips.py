@@ -20,12 +20,13 @@ from configs.experiment import Experiment
 from configs.pods import PODS
 from models.errors import UserError, nearest
 from models.sharding.layout import split_slices
+from trainers.runtime import xla_flags
 
 if TYPE_CHECKING:
     import jax
 
 GIB = 2**30
-Options = Mapping[str, bool | str]
+Options = Mapping[str, bool | int | str]
 
 
 class PodError(UserError):
@@ -233,8 +234,10 @@ def set_for(e: Experiment, chip: Chip) -> str:
 
 
 def options_for(e: Experiment, devices: Sequence[Any]) -> Options:
-    """Returns the options for an experiment on these devices: none unless they are TPUs of a known generation."""
+    """Returns the options for an experiment on these devices: none for GPUs and TPUs of an unknown generation."""
     device = devices[0]
+    if device.platform == "cpu":  # a step is as fast as with XLA's own level, 3, whose compilation takes 1.5 times as long
+        return xla_flags.passes(2)
     if device.platform != "tpu" or device.device_kind not in KINDS:
         return {}
     chip = CHIPS[KINDS[device.device_kind]]

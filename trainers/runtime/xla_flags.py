@@ -9,6 +9,8 @@ import os
 # TensorFlow's own XLA reads $XLA_FLAGS, too, and lacks this flag, but only where it compiles something; no preparation does.
 _BY_RELEASE = {"0.12": {"xla_enable_hlo_sharding_v3": "false"}}
 
+_LEVEL = "xla_backend_optimization_level"
+
 
 def wanted(jaxlib: str) -> dict[str, str]:
     """Returns the flags for a version of jaxlib; none for a release that was not tried: XLA ends a process at an unknown flag."""
@@ -21,3 +23,9 @@ def add() -> None:
     missing = [f"--{k}={v}" for k, v in wanted(importlib.metadata.version("jaxlib")).items() if k not in flags]
     if missing:
         os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
+
+
+def passes(level: int) -> dict[str, int]:
+    """Returns the compiler options with which a program of CPUs is compiled by LLVM's passes of this level, 0 to 3; none where
+    $XLA_FLAGS names one. XLA's own choice is 3."""
+    return {} if _LEVEL in os.environ.get("XLA_FLAGS", "") else {_LEVEL: level}

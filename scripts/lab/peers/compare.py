@@ -5,11 +5,16 @@ decoder.
 
     make bench-peers
     python -m scripts.lab.peers.compare --experiments gpt.bench_42m --peers hf --windows 4 --json
+    python -m scripts.lab.peers.compare --hold AVX2 --to scripts/lab/peers/results/mine.json    # read by scripts.lab.peers.table
 
 Each system runs in a process of its own, which waits while another's window of steps runs. The environments are those that
 `make bench-peers` sets up; a peer without one is left out, and a line says so. Tokens are those of the batch; an
 encoder-decoder's are source and target together. A ratio is our median over the peer's, in the same windows. Losses only show
 that all systems learn, and do not compare them: tokens are random, drawn anew here and by Hugging Face, constant in MaxText.
+
+The machine comes first: its processor, the bandwidth of its memory, and the fastest float32 product of NumPy, JAX and PyTorch. A
+share is that of this product's FLOP/s in which a system does the FLOPs of the model's mathematics (docs/THROUGHPUT.md), the same
+for all systems; generation has none. With --hold all systems and products use an older instruction set than the processor has.
 
 GPT, BERT, T5 and Switch have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix,
 SwitchTransformers one table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the
@@ -18,6 +23,7 @@ vocabulary, Hugging Face's all of them and then drops most.
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import statistics
@@ -33,9 +39,11 @@ import numpy as np
 from configs import registry
 from configs.experiment import Experiment
 from configs.registry import ConfigError
-from data.paths import ROOT, environment
+from data.paths import ROOT, environment, write_whole
 from models.errors import UserError
 from scripts import cli
+from scripts.lab.peers import machine
+from scripts.lab.peers.table import share
 from trainers.text_table import text_table
 
 
@@ -168,11 +176,17 @@ def units(e: Experiment, work: Work) -> int:
     return e.data.batch_size * sum(feature.shape[0] for feature in segments)
 
 
-def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int, work: Work = TRAIN) -> list[dict[str, Any]]:
+def compare(
+    e: Experiment, systems: Sequence[System], windows: int, steps: int, work: Work = TRAIN, bound: float = 0.0
+) -> list[dict[str, Any]]:
     """Runs the experiment on all systems in turn, a window of steps each.
 
+    Args:
+      bound: FLOP/s of the machine's fastest product; 0 if it was not measured.
+
     Returns:
-      A row for each system, as `rows` gives them.
+      A row for each system, as `rows` gives them, with its `share` of the bound; None where a system that counts the FLOPs of a
+      step, or the bound, is missing.
     """
     with contextlib.ExitStack() as closing:
         # Started one after the other, because each compiles, or sets up its weights, on all CPUs.
@@ -181,8 +195,11 @@ def compare(e: Experiment, systems: Sequence[System], windows: int, steps: int, 
         for _ in range(WARMUP + windows):
             for process, measured_windows in zip(processes, measured, strict=True):
                 measured_windows.append(process.run(steps))
+        flops = next((process.about["step_flops"] for process in processes if "step_flops" in process.about), 0)
+        each = flops / units(e, work) / bound if bound else 0  # the share of a unit of work in a second
         return [
-            {"experiment": e.name, "work": work.name, "system": process.system.name, **row, **process.about}
+            {"experiment": e.name, "work": work.name, "system": process.system.name}
+            | {"unit": work.unit, **row, "share": each * row["per_s"] or None, **process.about}
             for process, row in zip(processes, rows(measured, units(e, work) * steps), strict=True)
         ]
 
@@ -210,9 +227,9 @@ def rows(measured: list[list[dict[str, float]]], amount: int) -> list[dict[str, 
 
 def table(rows: list[dict[str, Any]], work: Work = TRAIN) -> str:
     """Returns the rows as text: the numbers, then a description of each system."""
-    head = ["", f"{work.unit}/s", "p10", "p90", "ours/it", "parameters", work.value]
+    head = ["", f"{work.unit}/s", "p10", "p90", "ours/it", "parameters", work.value, "share"]
     forms = {"per_s": ",.4g", "p10": ",.4g", "p90": ",.4g", "ratio": ".2f", "parameters": ",", "value": ".3f"}
-    cells = ([r["system"], *(format(r[key], form) for key, form in forms.items())] for r in rows)
+    cells = ([r["system"], *(format(r[key], form) for key, form in forms.items()), share(r["share"])] for r in rows)
     lines = text_table(head, cells, range(1, len(head)))
     for r in rows:
         versions = ", ".join(f"{name} {version}" for name, version in r["versions"].items())
@@ -227,7 +244,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--peers", default=",".join(PEERS), help="comma-separated")
     parser.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
     parser.add_argument("--steps", type=int, default=3, help="training steps in a window")
-    parser.add_argument("--json", action="store_true", help="print one JSON object a line")
+    parser.add_argument(
+        "--hold", default="", choices=machine.HELD, help="the newest instructions that all may use; by default the processor's"
+    )
+    parser.add_argument(
+        "--to", type=cli.folder, metavar="FILE.json", help="by default none: write the machine and all rows there"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object a line, the machine first")
     args = parser.parse_args(argv)
     experiments = cli.names("--experiments", args.experiments, EXPERIMENTS)
     works = cli.names("--work", args.work, [TRAIN.name, GENERATE.name])
@@ -241,22 +264,28 @@ def main(argv: list[str] | None = None) -> int:
     peers = [peer for peer in peers if peer.is_there]
     if not peers:
         raise ConfigError(f"--peers {args.peers}: none has an environment; make bench-peers sets them up")
+    os.environ.update(machine.held(args.hold, os.environ))  # of all processes from here on; this one computes nothing
+    host = machine.measure(args.hold)
+    say = functools.partial(print, flush=True)
+    say(json.dumps(host) if args.json else f"{machine.as_text(host)}\n")
+    kept: list[dict[str, Any]] = []
     wanted = [(name, work) for name in experiments for work in EXPERIMENTS[name] if work.name in works]
     for name, work in wanted:
         e = registry.load(name)
         systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.modules)]
         load = os.getloadavg()[0]  # of other processes, which slow systems down unequally
-        results = compare(e, systems, args.windows, args.steps, work)
+        results = [row | {"load_before": load} for row in compare(e, systems, args.windows, args.steps, work, host["flops"])]
+        kept += results
+        if args.to:  # after each experiment, so that what was measured is kept whatever comes
+            write_whole(args.to, json.dumps({"machine": host, "rows": kept}, indent=1) + "\n")
         if args.json:
             for row in results:
-                print(json.dumps(row | {"load_before": load}), flush=True)
+                say(json.dumps(row))
             continue
         last = args.steps * (WARMUP + args.windows)
-        print(
+        say(
             f"{name}, {work.name}: {units(e, work):,} {work.unit} a step, {args.windows} windows of {args.steps} steps; "
-            f"{work.value} of step {last}; {os.cpu_count()} CPUs, load {load:.1f} before it began\n"
-            f"{table(results, work)}\n",
-            flush=True,
+            f"{work.value} of step {last}; load {load:.1f} before it began\n{table(results, work)}\n"
         )
     return 0
 

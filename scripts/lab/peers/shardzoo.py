@@ -18,6 +18,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
     cli.use_devices(e.layout)
     import jax
 
+    from trainers.hlo.model_flops import model_flops
     from trainers.measure import throughput
     from trainers.runtime.processes import versions
 
@@ -34,6 +35,7 @@ def train(fields: dict[str, Any]) -> tuple[dict[str, Any], Run]:
 
     description = {
         "parameters": sum(info.size for info in subject.plan.parameters),
+        "step_flops": model_flops(e),
         "versions": {"python": sys.version.split()[0]} | versions(),
         "settings": f"remat {e.execution.remat}",
     }

@@ -33,8 +33,9 @@ def training(model: Any, o: dict[str, Any], loss: Callable[[], Any]) -> Run:
 
 
 def description(model: Any, settings: str, **versions: str) -> dict[str, Any]:
+    instructions = torch.backends.cpu.get_cpu_capability()
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": {"python": platform.python_version(), "torch": torch.__version__} | versions,
-        "settings": f"{type(model).__name__}, eager, {settings}, {torch.get_num_threads()} threads",
+        "settings": f"{type(model).__name__}, eager, {settings}, {torch.get_num_threads()} threads, {instructions}",
     }

@@ -1,6 +1,7 @@
 """The comparison with peers, on stand-ins for them: small scripts that speak the protocol of scripts/lab/peers/serve.py."""
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -9,7 +10,7 @@ import pytest
 from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
-from scripts.lab.peers import compare, maxtext
+from scripts.lab.peers import bounds, compare, machine, maxtext, table
 from scripts.lab.peers.compare import CONTINUE, GENERATE, TRAIN, System
 
 FAKE = """
@@ -56,7 +57,7 @@ def test_windows_alternate_and_answers_are_theirs(tmp_path, tiny):
         assert (row["parameters"], row["settings"]) == (7, tiny.name)
         assert row["value"] == tiny.data.batch_size / 5
         assert row["p10"] <= row["per_s"] <= row["p90"]
-    assert result[0]["ratio"] == 1.0
+    assert result[0]["ratio"] == 1.0 and result[0]["share"] is None  # no system says what a step's FLOPs are
     assert "fake 1.0" in compare.table(result)
 
 
@@ -155,8 +156,94 @@ def test_a_peer_without_an_environment_is_left_out(monkeypatch, tmp_path, tiny, 
     """The others run, and a line says what the missing one needs."""
     absent = System("Absent", ("/nowhere/python",), needs="Python 3.99")
     monkeypatch.setattr(compare, "PEERS", {"hf": fake(tmp_path, "b"), "maxtext": absent})
-    monkeypatch.setattr(compare, "OURS", fake(tmp_path, "a"))
-    assert compare.main(["--experiments", "gpt.bench_42m", "--windows", "1", "--steps", "1", "--json"]) == 0
+    counts = FAKE.replace('"parameters": 7', '"step_flops": 4096e9, "parameters": 7')
+    monkeypatch.setattr(compare, "OURS", fake(tmp_path, "a", counts))
+    monkeypatch.setattr(compare.machine, "measure", lambda held: MACHINE | {"held": held})
+    monkeypatch.setattr(compare.os, "environ", os.environ.copy())
+    options = ["--experiments", "gpt.bench_42m", "--windows", "1", "--steps", "1", "--json", "--hold", "AVX2"]
+    assert compare.main([*options, "--to", str(tmp_path / "results.json")]) == 0
     printed = capsys.readouterr()
     assert printed.err == "Absent is left out: it needs Python 3.99\n"
-    assert [json.loads(line)["system"] for line in printed.out.splitlines()] == ["a", "b"]
+    host, *rows = map(json.loads, printed.out.splitlines())
+    assert (host["held"], [row["system"] for row in rows]) == ("AVX2", ["a", "b"])
+    for row in rows:  # 2,048 tokens of 2e9 FLOPs each
+        assert row["share"] == pytest.approx(row["per_s"] * 2e9 / MACHINE["flops"])
+    assert table.read(tmp_path / "results.json") == {"machine": host, "rows": rows}
+    assert compare.os.environ["OPENBLAS_CORETYPE"] == "Haswell"
+
+
+MACHINE = {
+    "date": "2026-11-28",
+    "processor": "A processor",
+    "instructions": "AVX-512",
+    "held": "",
+    "cpus": 2,
+    "load": 0.25,
+    "flops": 400e9,
+    "copy": 20e9,
+    "triad": 15e9,
+    "products": {"numpy": {"flops": 400e9, "version": "2.0"}, "jax": {"flops": 300e9, "version": "0.1"}},
+}
+
+
+def test_results_become_a_table():
+    """A column for each machine; a cell has the ratio and both shares, and is empty where the machine did not run the peer."""
+
+    def row(system: str, ratio: float, share: float | None, work: str = "train") -> dict:
+        return {"experiment": "gpt.x", "work": work, "system": system, "ratio": ratio, "share": share, "versions": {"own": "3"}}
+
+    first = [row("Shardzoo", 1.0, 0.625), row("A", 2.0, 0.3125), row("B", 1.25, 0.5)]
+    second = [
+        row("Shardzoo", 1.0, 0.5),
+        row("A", 0.5, 1.0),
+        row("Shardzoo", 1.0, None, "generate"),
+        row("A", 3.0, None, "generate"),
+    ]
+    lines = table.tables([{"machine": MACHINE, "rows": first}, {"machine": MACHINE | {"held": "AVX2"}, "rows": second}])
+    assert "| A processor, AVX-512 | 2026-11-28 | 2 | 0.2 | 400 (numpy) | 20.0 | 15.0 | jax 0.1, numpy 2.0, own 3 |" in lines
+    assert lines[lines.index("") + 1 :] == [
+        "| experiment | peer | A processor, AVX-512 | A processor, held to AVX2 |",
+        "| --- | --- | --- | --- |",
+        "| `gpt.x`, train | A | 2.00x (.62 to .31) | 0.50x (.50 to 1.00) |",
+        "| `gpt.x`, train | B | 1.25x (.62 to .50) |  |",
+        "| `gpt.x`, generate | A |  | 3.00x |",
+    ]
+
+
+def test_a_file_without_results_is_refused(tmp_path):
+    (tmp_path / "other.json").write_text("[]")
+    for name in ("other.json", "none.json"):
+        with pytest.raises(UserError, match=rf"{name}: no results of a comparison: "):
+            table.main([str(tmp_path / name)])
+
+
+def test_a_processor_is_read_and_held():
+    """The widest instructions count; what the environment asks of XLA stays beside what holds it."""
+    text = "model name\t: A processor\nflags\t\t: fpu avx avx2 avx512f\n"
+    assert machine.processor(text) == ("A processor", "AVX-512")
+    assert machine.processor("") == ("unknown", "unknown")
+    assert machine.held("AVX2", {"XLA_FLAGS": "--a=b"})["XLA_FLAGS"] == "--a=b --xla_cpu_max_isa=AVX2"
+    assert machine.held("", {"XLA_FLAGS": "--a=b"}) == {}
+
+
+def test_a_product_is_doubled_until_it_takes_long(monkeypatch):
+    """The best of all sizes counts; by a clock on which they take 1, 2 and 32 s, the second is the fastest."""
+    now, sizes = [0.0], []
+    monkeypatch.setattr(bounds.time, "perf_counter", lambda: now[0])
+
+    def make(size: int):
+        sizes.append(size)
+
+        def product() -> None:
+            now[0] += {512: 1, 1024: 2, 2048: 32}[size]
+
+        return product
+
+    assert bounds.fastest(make, long=20) == 2 * 1024**3 / 2
+    assert sizes == [512, 1024, 2048]
+
+
+def test_bandwidth_of_an_odd_number_of_elements():
+    """Both rates are there for a number of elements that neither threads nor blocks divide."""
+    rates = bounds.bandwidth(100_003)
+    assert rates.keys() == {"copy", "triad"} and min(rates.values()) > 0
