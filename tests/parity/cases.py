@@ -35,6 +35,16 @@ _NARROW = _BERT | dict(vocab_size=61, hidden_size=15, intermediate_size=14)
 _ELECTRA = _NARROW | dict(embedding_size=7)
 _ALBERT = _NARROW | dict(embedding_size=11, num_hidden_layers=4)
 _MPNET = _NARROW | dict(max_position_embeddings=21, layer_norm_eps=1e-5)
+# Distances of up to 12 in 4 buckets to either side, of which two are logarithmic.
+_DEBERTA = {key: value for key, value in _NARROW.items() if key != "type_vocab_size"} | dict(
+    relative_attention=True,
+    position_buckets=4,
+    max_position_embeddings=11,
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+    pos_att_type="p2c|c2p",
+)
 # A window of 3 to either side, in rows of 13; 3 heads of 6 or 11 of 2.
 _MODERNBERT = dict(
     vocab_size=97,
@@ -421,6 +431,10 @@ CASES = {
     "albert": Case("AlbertModel", _ALBERT, left=True),
     "albert_masked_lm": Case("AlbertForMaskedLM", _ALBERT | dict(num_hidden_groups=2, type_vocab_size=3), left=True),
     "albert_classification": Case("AlbertForSequenceClassification", _ALBERT | dict(num_labels=5, hidden_act="relu")),
+    "deberta": Case("DebertaV2Model", _DEBERTA, left=True),
+    "deberta_masked_lm": Case("DebertaV2ForMaskedLM", _DEBERTA | dict(num_hidden_layers=3, hidden_act="relu"), left=True),
+    "deberta_masked_lm_new": Case("DebertaV2ForMaskedLM", _DEBERTA | dict(legacy=False, type_vocab_size=3), left=True),
+    "deberta_classification": Case("DebertaV2ForSequenceClassification", _DEBERTA | dict(num_labels=5, position_buckets=5)),
     "mpnet": Case("MPNetModel", _MPNET, left=True),
     "mpnet_masked_lm": Case("MPNetForMaskedLM", _MPNET | dict(num_hidden_layers=3), left=True),
     "mpnet_classification": Case("MPNetForSequenceClassification", _MPNET | dict(num_labels=5, hidden_act="relu")),

@@ -28,7 +28,7 @@ from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
 # Of which vectors are compared too; and those that have a pooler.
 POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "MPNetModel")
-BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel")
+BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel", "DebertaV2Model")
 PICTURES = ("logits", "last_hidden_state", "pooler_output")  # what is compared of a model of pictures
 VERSION = int(transformers.__version__.partition(".")[0])
 
