@@ -22,7 +22,8 @@ from pathlib import Path
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
+from cases import CASES, SENTENCES  # pyright: ignore[reportMissingImports]
+from cases.translators import TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 

@@ -54,7 +54,7 @@ def test_logits_have_the_products_with_distances(float64):
     of the row counts."""
     q_BLND, k_BSGD, _ = vectors()
     rng = np.random.default_rng(1)
-    key_KGD, query_KND = (rng.normal(size=(8, heads, 8)) for heads in (2, 4))
+    key_KGD, query_KND = (jnp.asarray(rng.normal(size=(8, heads, 8))) for heads in (2, 4))
     mask = AttentionMask.for_rows(jnp.asarray(SEGMENTS_BL), jnp.asarray(SEGMENTS_BL))
     logits = masked_logits(q_BLND, k_BSGD, (key_KGD[None], query_KND[None]), mask, limit=0.0, max_distance=11)
     for row, n, i, j in ((0, 0, 3, 3), (0, 1, 2, 9), (0, 3, 9, 2), (1, 2, 46, 17), (1, 3, 17, 46), (1, 0, 20, 23)):
