@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar
 
-from models.parts.attention.config import Learned, LearnedAndBuckets, RelativeBuckets, Rotary, Sinusoidal
+from models.parts.attention.config import Disentangled, Learned, LearnedAndBuckets, RelativeBuckets, Rotary, Sinusoidal
 from models.parts.heads_config import Head, MaskedLm
 from models.parts.numbers import check_least, nearest_divisor
 from models.parts.transformer_config import LmConfig, NormConfig, Output
@@ -44,7 +44,7 @@ class BertConfig(LmConfig):
 
     family: ClassVar[str] = "bert"
 
-    positions: Learned | LearnedAndBuckets | Rotary | RelativeBuckets | Sinusoidal | None = Learned(rows=512)
+    positions: Learned | LearnedAndBuckets | Disentangled | Rotary | RelativeBuckets | Sinusoidal | None = Learned(rows=512)
     norm: NormConfig = NormConfig(kind="layer", bias=True, eps=1e-12, order="post")
     output: Output = Output(bias=True)
     dropout: float = 0.1
@@ -101,6 +101,8 @@ class BertConfig(LmConfig):
         head = dataclasses.replace(self.head, labels=4) if self.labels else self.head
         small = self.shrunk()
         small["layers"] += self.bare_first
+        if isinstance(p := self.positions, Disentangled):
+            small["positions"] = dataclasses.replace(p, buckets=min(p.buckets, 6), max_distance=min(p.max_distance, 16))
         e = self.embedding
         small["embedding"] = dataclasses.replace(e, size=min(e.size, 8), distinct=min(e.distinct, 1))
         return dataclasses.replace(self, **small, head=head)

@@ -13,7 +13,7 @@ from flax import nnx
 
 from models.bert.config import BertConfig
 from models.parts import heads, transformer
-from models.parts.attention.config import Learned, LearnedAndBuckets, Sinusoidal
+from models.parts.attention.config import Disentangled, Learned, LearnedAndBuckets, Sinusoidal
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import Embedding, add_bias, dropout, project, sinusoids
 from models.parts.losses import Loss, Totals, zero_loss
@@ -22,7 +22,8 @@ from models.protocol import Batch, Classifies, Context, Embeds, Staged
 from models.sharding.component import Component
 from models.sharding.params import normal, param, stack_modules, zeros
 
-# What passes from layer to layer: vectors [B, L, M], and biases of relative positions [1, 1, N K] where layers share them.
+# What passes from layer to layer: vectors [B, L, M], and what layers share of K buckets of relative positions: biases [1, 1, N K]
+# or vectors [1, K, M].
 StackInput = tuple[jax.Array, jax.Array | None]
 
 
@@ -41,6 +42,9 @@ class Bert(Staged, Classifies, Embeds):
         self.projection = param(into, (e, m), ("embed", "mlp"), normal(0.02), between) if e != m else None
         self.projection_bias = param(into, (m,), ("mlp",), zeros, between) if e != m else None
         self.relative_bias = self._relative_bias(jax.random.fold_in(k2, 1))
+        distances = 2 * c.positions.buckets if isinstance(c.positions, Disentangled) else 0
+        self.distance_embedding = self._table(distances, jax.random.fold_in(k2, 2), "distance_embedding", m)
+        self.distance_norm = transformer.norm(c, scope / "distance_norm") if distances else None
         if c.bare_first:  # a stack of one layer, which is run as the other one is
             first = stack_modules(lambda k: Block(c, k, scope / "first", Role(normed=False)), jax.random.fold_in(k4, 1), 1)
         self.first = first if c.bare_first else None
@@ -48,9 +52,9 @@ class Bert(Staged, Classifies, Embeds):
         self.final_norm = None if c.norm.order == "post" else transformer.norm(c, scope / "final_norm")
         self.head = heads.make(c, c.head, k5, scope / "head")
 
-    def _table(self, rows: int, key: jax.Array, name: str) -> Embedding | None:
+    def _table(self, rows: int, key: jax.Array, name: str, size: int = 0) -> Embedding | None:
         scope = self.scope / name
-        return Embedding(rows, self.c.embedding_dim, key, scope, std=0.02, axis="positions") if rows else None
+        return Embedding(rows, size or self.c.embedding_dim, key, scope, std=0.02, axis="positions") if rows else None
 
     def _relative_bias(self, key: jax.Array) -> nnx.Param | None:
         c = self.c
@@ -91,7 +95,8 @@ class Bert(Staged, Classifies, Embeds):
         return self.head.embeds
 
     def embed(self, batch: Batch, context: Context) -> StackInput:
-        """Returns the stack's input: the embeddings [B, L, M], or what a first layer before it makes of them, and biases."""
+        """Returns the stack's input: the embeddings [B, L, M], or what a first layer before it makes of them, and what layers
+        share."""
         c, dtype = self.c, self.scope.dtype
         x_BLM = self.embedding(batch["tokens"], dtype)
         if self.position_embedding is not None:
@@ -109,9 +114,15 @@ class Bert(Staged, Classifies, Embeds):
         if self.projection is not None:
             x_BLM = add_bias(project(x_BLM, self.projection[...], self.scope / "projection"), self.projection_bias)
             x_BLM = self.scope.shard(x_BLM, "batch", "res_length", "act_embed")
-        # The layers of a pipeline's stage have no parameter but their own.
-        x = x_BLM, None if self.relative_bias is None else self.relative_bias[...].reshape(1, 1, -1)
+        x = x_BLM, self._shared()
         return x if self.first is None else self._run(self.first, x, batch, first.for_layers(1), before=0)
+
+    def _shared(self) -> jax.Array | None:
+        """Returns what layers share: those of a pipeline's stage have no parameter but their own."""
+        if self.distance_embedding is not None and self.distance_norm is not None:
+            table_1KM = self.distance_embedding.table[...].astype(self.scope.dtype)[None]
+            return self.distance_norm(self.scope.shard(table_1KM, None, None, None))
+        return None if self.relative_bias is None else self.relative_bias[...].reshape(1, 1, -1)
 
     def apply_layers(
         self, blocks: Block, x: StackInput, batch: Batch, context: Context, totals: Totals
@@ -131,14 +142,15 @@ class Bert(Staged, Classifies, Embeds):
 
     def _run(self, blocks: Block, x: StackInput, batch: Batch, context: Context, before: int | None = None) -> StackInput:
         """Runs some layers of a stack; `before` it are so many, by default the first layer where it is apart."""
-        (x_BLM, bias_11X), c = x, self.c
+        (x_BLM, shared), c = x, self.c
         mask = AttentionMask.for_rows(batch["segments"], batch["segments"])
         g = transformer.attention_inputs(c, batch["positions"], mask)
-        if bias_11X is not None:
-            g = dataclasses.replace(g, bias_1NK=bias_11X.reshape(1, c.attention.heads, -1))
+        if shared is not None:
+            of_heads = shared if self.distance_norm is not None else shared.reshape(1, c.attention.heads, -1)
+            g = dataclasses.replace(g, bias_1NK=of_heads)
         numbers = context.numbers + (c.bare_first if before is None else before)
         settings = transformer.layer_settings(c, numbers)
-        return transformer.run(blocks, x_BLM, g, context, settings, c.repeats)[0], bias_11X
+        return transformer.run(blocks, x_BLM, g, context, settings, c.repeats)[0], shared
 
     def _normed(self, x_BLM: jax.Array) -> jax.Array:
         return x_BLM if self.final_norm is None else self.final_norm(x_BLM)

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import ClassVar, Literal
 
-from models.parts.attention.config import Alibi, RelativeBuckets, Rotary
+from models.parts.attention.config import Alibi, Disentangled, RelativeBuckets, Rotary
 from models.parts.transformer_config import LmConfig, StackConfig
 
 Dialect = Literal[
@@ -57,6 +57,8 @@ class GptConfig(StackConfig, LmConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if isinstance(self.positions, Disentangled):
+            raise ValueError("positions=Disentangled: a decoder has none such; nearest is RelativeBuckets")
         if self.prefix and isinstance(self.positions, RelativeBuckets | Alibi):
             kind = type(self.positions).__name__
             raise ValueError(f"prefix=True: with positions={kind} there is no such model here; nearest is Rotary")

@@ -107,7 +107,7 @@ class AttentionInputs:
       rotation: of queries and new keys, where positions are rotary; [B, L, tables, D / 2] where layers differ.
       step: that is decoded with caches.
       bias_1NK: a bias of each head for each of K buckets of relative positions, or for each pair of them [1, N, L, S], where
-        the layers of a stack share one.
+        the layers of a stack share one; or vectors of the buckets [1, K, M] (`Disentangled`).
       real_BL: False for padding, which a mixture routes nowhere; None where there is no mixture.
       source: what a decoder's second attention attends to.
     """

@@ -6,6 +6,7 @@ from typing import Any, ClassVar, Literal
 from models.parts.attention.config import (
     Alibi,
     AnyAttention,
+    Disentangled,
     Latent,
     Learned,
     NormKind,
@@ -179,7 +180,7 @@ class LmConfig(BlockConfig):
       embedding_scale: factor of the embeddings (Gemma: sqrt(M)).
     """
 
-    positions: Learned | Rotary | RelativeBuckets | Sinusoidal | Alibi | None
+    positions: Learned | Rotary | RelativeBuckets | Disentangled | Sinusoidal | Alibi | None
     vocab: int
     layers: int
     embedding_scale: float = 1.0

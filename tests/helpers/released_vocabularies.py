@@ -13,7 +13,7 @@ from tokenizers import AddedToken, decoders, models, normalizers, pre_tokenizers
 from data.vocabularies import files
 from tests.parity.vocabularies import FIRST, LEARNED, LETTERS, TEXTS, Vocabulary
 
-SIZE = 101  # ids, as many as the models of tests/parity/cases.py have
+SIZE = 101  # ids, as many as the models of tests/parity/cases have
 
 
 def write(vocabulary: Vocabulary, folder: Path, models_in: Path) -> Path:

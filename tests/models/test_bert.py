@@ -15,7 +15,7 @@ from models.bert.huggingface import INTERCHANGE
 from models.families import family_of
 from models.interchange import tensors
 from models.parts import heads
-from models.parts.attention.config import LayerVariant
+from models.parts.attention.config import Disentangled, LayerVariant
 from models.parts.heads import NEVER, best_span
 from models.parts.heads_config import Classification, Detection, MaskedLm, SentenceEmbedding, Span, Tagging
 from models.parts.nested import changed
@@ -137,6 +137,15 @@ XLM_R = ROBERTA | dict(model_type="xlm-roberta", vocab_size=250_002)
 MODERN_LARGE = LARGE | dict(model_type="modernbert", num_hidden_layers=28, intermediate_size=2624)
 ELECTRA, ALBERT = dict(model_type="electra"), dict(model_type="albert")
 MPNET = dict(model_type="mpnet", max_position_embeddings=514)
+DEBERTA = dict(
+    model_type="deberta-v2",
+    relative_attention=True,
+    position_buckets=256,
+    share_att_key=True,
+    norm_rel_ebd="layer_norm",
+    position_biased_input=False,
+    pos_att_type="p2c|c2p",
+)
 SIZES = [
     (ROBERTA | BASE, "RobertaModel", 124_645_632),
     (ROBERTA | BASE, "RobertaForMaskedLM", 124_697_433),
@@ -165,6 +174,13 @@ SIZES = [
     (ALBERT, "AlbertForMaskedLM", 206_368_944),
     (MPNET, "MPNetModel", 109_486_464),
     (MPNET, "MPNetForMaskedLM", 109_518_527),
+    # The same of DeBERTa v3 xsmall, small, base and large, whose settings are from memory.
+    (DEBERTA | BASE | dict(hidden_size=384, num_attention_heads=6, intermediate_size=1536), "DebertaV2Model", 70_682_112),
+    (DEBERTA | BASE | dict(num_hidden_layers=6), "DebertaV2Model", 141_304_320),
+    (DEBERTA | BASE, "DebertaV2Model", 183_831_552),
+    (DEBERTA | BASE, "DebertaV2ForMaskedLM", 184_551_780),
+    (DEBERTA | BASE, "DebertaV2ForSequenceClassification", 184_423_682),
+    (DEBERTA | LARGE, "DebertaV2Model", 434_012_160),
 ]
 
 
@@ -215,6 +231,8 @@ def test_layers_that_share_parameters_are_run_in_turn(float64):
         ),
         ({"embedding.size": 8, "head": MaskedLm(transform=False)}, "head.transform=False: logits are of 8 dimensions"),
         ({"embedding.size": -8}, "size=-8: must be 0 or more"),
+        ({"positions": Disentangled(buckets=8), "positions.buckets": 1}, "buckets=1: must be 2 or more"),
+        ({"positions": Disentangled(buckets=8), "positions.max_distance": 5}, "max_distance=5: must be 6 or more"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(changes, part):

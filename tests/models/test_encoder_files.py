@@ -24,6 +24,18 @@ STEMS = {
     "electra": "Electra",
     "albert": "Albert",
     "mpnet": "MPNet",
+    "deberta-v2": "DebertaV2",
+}
+# Settings without which a model of this kind is another than those that are read.
+NEEDED: dict[str, dict[str, Any]] = {
+    "deberta-v2": dict(
+        relative_attention=True,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        pos_att_type="p2c|c2p",
+        position_buckets=256,
+    )
 }
 CHANGED: dict[str, Any] = dict(
     vocab_size=7,
@@ -35,6 +47,7 @@ CHANGED: dict[str, Any] = dict(
     is_decoder=True,
     add_cross_attention=True,
     tie_word_embeddings=False,
+    max_relative_positions=300,
     sinusoidal_pos_embds=True,
     norm_bias=True,
     attention_bias=True,
@@ -56,6 +69,7 @@ SILENT = {
     "chunk_size_feed_forward",
     "classifier_dropout",
     "classifier_dropout_prob",
+    "cls_dropout",
     "cls_token_id",
     "deterministic_flash_attn",
     "dtype",
@@ -66,9 +80,11 @@ SILENT = {
     "initializer_range",
     "is_encoder_decoder",
     "label2id",
+    "legacy",
     "model_type",
     "output_attentions",
     "output_hidden_states",
+    "pooler_dropout",
     "problem_type",
     "qa_dropout",
     "return_dict",
@@ -84,14 +100,14 @@ SILENT = {
     "use_cache",
 }
 PAIRED = {"hidden_activation": "classifier_activation", "mlp_bias": "classifier_bias"}  # of which ours has one
-PADDING = {"bert", "distilbert", "modernbert", "electra", "albert"}  # whose positions don't depend on its id
+PADDING = {"bert", "distilbert", "modernbert", "electra", "albert", "deberta-v2"}  # whose positions don't depend on its id
 DEFAULTS = {kind: table.defaults for kind, table in INTERCHANGE.model_types.items()}
-KEYS = [(kind, key) for kind, table in DEFAULTS.items() for key in table]
+KEYS = [(kind, key) for kind, table in DEFAULTS.items() for key in table if key not in NEEDED.get(kind, {})]
 
 
 def read(kind: str, head: str = "ForMaskedLM", given: Mapping[str, Any] = MappingProxyType({}), **settings: Any) -> BertConfig:
     named = {"model_type": kind, "architectures": [STEMS[kind] + head]}
-    return INTERCHANGE.read_config(named | dict(given) | settings)
+    return INTERCHANGE.read_config(named | NEEDED.get(kind, {}) | dict(given) | settings)
 
 
 def test_defaults_are_those_of_transformers():
@@ -101,7 +117,8 @@ def test_defaults_are_those_of_transformers():
     for kind, table in DEFAULTS.items():
         known = theirs[kind]
         silent = SILENT | ({"pad_token_id"} if kind in PADDING else set())
-        silent |= {"max_position_embeddings"} if kind == "modernbert" else set()
+        # What rotary positions do without, and a size that follows another where it is absent.
+        silent |= {"modernbert": {"max_position_embeddings"}, "deberta-v2": {"pooler_hidden_size"}}.get(kind, set())
         assert not known.keys() - silent - table.keys()
         for key in known.keys() & table.keys() - {"layer_types", "rope_parameters"}:
             assert known[key] == table[key], (kind, key)
@@ -133,6 +150,14 @@ def test_a_setting_that_is_null(kind, key):
     else:
         with pytest.raises(InterchangeError, match=f"{key} is null; left out, it would be"):
             read(kind, given={key: None})
+
+
+@pytest.mark.parametrize(("kind", "key"), [(kind, key) for kind, keys in NEEDED.items() for key in keys])
+def test_a_setting_that_is_needed(kind, key):
+    """Left out, it means another model, which is refused by the setting's name and the value that is read."""
+    with pytest.raises(InterchangeError, match=f"{key}=.* is not supported, only") as caught:
+        read(kind, given={key: DEFAULTS[kind][key]})
+    assert len(str(caught.value).splitlines()) == 1
 
 
 @pytest.mark.parametrize("kind", INTERCHANGE.model_types)
@@ -168,6 +193,16 @@ def test_settings_of_no_model_are_read_over(kind):
             "relative_attention_num_buckets=16 is not supported, only 32",
         ),
         ("mpnet", "Model", dict(max_position_embeddings=2), "first=2: must be below rows=2"),
+        ("deberta-v2", "Model", dict(conv_kernel_size=3), "conv_kernel_size=3 is not supported, only 0"),
+        ("deberta-v2", "Model", dict(pos_att_type=["c2p"]), "pos_att_type=\"['c2p']\" is not supported, only 'p2c|c2p'"),
+        ("deberta-v2", "Model", dict(pos_att_type="p2c|c2p|p2p"), "pos_att_type='p2c|c2p|p2p'"),
+        ("deberta-v2", "Model", dict(position_buckets=0), "position_buckets=0 is not supported, only 2 or more; DeBERTa v3 has"),
+        ("deberta-v2", "Model", dict(max_relative_positions=129), "max_distance=129: must be 130 or more"),
+        ("deberta-v2", "Model", dict(embedding_size=128), "embedding_size=128 is not supported, only 1536"),
+        ("deberta-v2", "Model", dict(attention_head_size=32), "attention_head_size=32 is not supported, only 64"),
+        ("deberta-v2", "Model", dict(num_attention_heads=0), "hidden_size=1536 is no multiple of num_attention_heads=0"),
+        ("deberta-v2", "ForSequenceClassification", dict(pooler_hidden_act="tanh"), 'pooler_hidden_act="tanh" is not'),
+        ("deberta-v2", "ForMultipleChoice", {}, "no head like that of 'DebertaV2ForMultipleChoice' here; did you mean"),
         ("modernbert", "Model", dict(layer_types=["full_attention"] * 3), "layer_types are 3, of num_hidden_layers=22"),
         ("modernbert", "Model", dict(layer_types=["sliding"] * 22), "no layer_types 'sliding' here"),
         ("modernbert", "Model", dict(rope_parameters={"rope_theta": 5.0}), "rope_parameters of 'rope_theta'"),

@@ -31,7 +31,8 @@ from models.gpt.huggingface.mixtures import MIXTURES
 from tests.helpers import released_vocabularies
 from tests.helpers.vocabularies import write_pieces
 from tests.parity import ours
-from tests.parity.cases import CASES, GIVEN, ODD_TEXT, TRANSLATORS
+from tests.parity.cases import CASES, GIVEN
+from tests.parity.cases.translators import ODD_TEXT, TRANSLATORS
 from tests.parity.vocabularies import VOCABULARIES
 from trainers.weights import huggingface, load_any
 from trainers.weights import source as weights

@@ -22,13 +22,14 @@ from pathlib import Path
 import numpy as np
 import torch  # pyright: ignore[reportMissingImports]
 import transformers  # pyright: ignore[reportMissingImports]
-from cases import CASES, SENTENCES, TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
+from cases import CASES, SENTENCES  # pyright: ignore[reportMissingImports]
+from cases.translators import TRANSLATED, TRANSLATOR_SETTINGS, TRANSLATORS  # pyright: ignore[reportMissingImports]
 from safetensors.numpy import load_file, save_file
 from vocabularies import TEXTS, TOKENS  # pyright: ignore[reportMissingImports]
 
 # Of which vectors are compared too; and those that have a pooler.
 POOLED = ("BertModel", "RobertaModel", "XLMRobertaModel", "AlbertModel", "MPNetModel")
-BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel")
+BARE = (*POOLED, "DistilBertModel", "ModernBertModel", "ElectraModel", "DebertaV2Model")
 PICTURES = ("logits", "last_hidden_state", "pooler_output")  # what is compared of a model of pictures
 VERSION = int(transformers.__version__.partition(".")[0])
 

@@ -21,7 +21,7 @@ class Vocabulary:
     """A vocabulary and the files beside it.
 
     Attributes:
-      model: the case of tests/parity/cases.py that continues its texts.
+      model: the case of tests/parity/cases that continues its texts.
       form: byte-level BPE, or SentencePiece's pieces.
       special: its special tokens.
       around: the template of its post-processor; "" for one that adds nothing, and None for none.

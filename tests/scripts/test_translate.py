@@ -12,7 +12,7 @@ from data.translation.decoding import Sentence, TranslationDecoding
 from scripts import cli, translate
 from tests.helpers.caches import write_translation_cache
 from tests.parity import ours
-from tests.parity.cases import ODD_TEXT, TRANSLATORS
+from tests.parity.cases.translators import ODD_TEXT, TRANSLATORS
 from tests.parity.live import FIXTURES
 from trainers.weights import load_any
 

@@ -7,15 +7,18 @@ is read wherever it is, since fine-tuning starts from it. There is a module for 
 from typing import Any
 
 from models.bert.config import BertConfig
-from models.bert.huggingface import albert, bert, distilbert, electra, modernbert, mpnet, roberta
+from models.bert.huggingface import albert, bert, deberta, distilbert, electra, modernbert, mpnet, roberta
 from models.bert.huggingface.common import EncoderFiles, pooler
 from models.interchange import Entry, Interchange
 from models.interchange.settings import Settings, only, setting
 from models.interchange.tensors import without_prefix
-from models.parts.attention.config import Learned, LearnedAndBuckets, Rotary
+from models.parts.attention.config import Disentangled, Learned, LearnedAndBuckets, Rotary
 from models.parts.heads_config import MaskedLm, SentenceEmbedding
 
-_KINDS = (bert.FILES, roberta.FILES, distilbert.FILES, modernbert.FILES, electra.FILES, albert.FILES, mpnet.FILES)
+_KINDS = (
+    *(bert.FILES, roberta.FILES, distilbert.FILES, modernbert.FILES, electra.FILES, albert.FILES, mpnet.FILES),
+    deberta.FILES,
+)
 _HEADS = tuple(name for kind in _KINDS for name in kind.heads)
 
 
@@ -23,6 +26,8 @@ def _kind(c: BertConfig) -> EncoderFiles:
     """Returns the kind that a model is of, or is nearest to."""
     if isinstance(c.positions, Rotary):
         return modernbert.FILES
+    if isinstance(c.positions, Disentangled):
+        return deberta.FILES
     if isinstance(c.positions, LearnedAndBuckets):
         return mpnet.FILES
     if c.embedding.distinct or c.embedding.size:
@@ -61,6 +66,8 @@ class _HuggingFace(Interchange[BertConfig]):
         theirs = theirs.replace("LayerNorm.gamma", "LayerNorm.weight").replace("LayerNorm.beta", "LayerNorm.bias")
         if theirs.startswith(kind.body):
             theirs = f"{kind.prefix}{theirs}"
+        for other, name in kind.others.items():
+            theirs = name + theirs.removeprefix(other) if theirs.startswith(other) else theirs
         return None if theirs.endswith(".position_ids") else theirs
 
     def sentence_vector(self, c: BertConfig) -> str:

@@ -48,6 +48,7 @@ class EncoderFiles:
       outputs: makes the entries of the head's tensors.
       copies: the tensors that a model for masked tokens may hold besides, and those that they repeat.
       pooler: their name of the pooler that a bare model has; "" where it has none.
+      others: other beginnings of tensors' names, and what they are called here.
     """
 
     model_types: Mapping[str, ModelType]
@@ -58,6 +59,7 @@ class EncoderFiles:
     outputs: Entries
     copies: Mapping[str, str]
     pooler: str = ""
+    others: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
 # --- settings of heads ---

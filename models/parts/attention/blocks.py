@@ -22,7 +22,7 @@ def attend(
     q_BLND: jax.Array,
     k_BSGD: jax.Array,
     v_BSGD: jax.Array,
-    table: jax.Array | None,
+    table: Any,
     mask: AttentionMask,
     scope: Component,
     *,

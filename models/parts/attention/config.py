@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 from models.parts.numbers import check_base, check_epsilon, check_finite, check_least, check_literals, nearest_divisor
 
@@ -257,6 +257,29 @@ class LearnedAndBuckets(Learned):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class Disentangled:
+    """A learned vector for each bucket of relative positions, which all layers share and of which each makes a key and a query by
+    its own projections: a logit is the sum of three products, of query and key, of query and the pair's key, and of key and the
+    pair's query (DeBERTa, arXiv 2006.03654, section 3.1; buckets and shared projections are those of its later releases).
+
+    Attributes:
+      buckets: of distances to either side of a query; the table has twice as many rows.
+      max_distance: distances up to half of `buckets` have one of their own, those up to this one logarithmic ones.
+    """
+
+    buckets: int = 256
+    max_distance: int = 512
+
+    products: ClassVar[int] = 3  # in a logit, which is divided by its square root besides
+
+    def __post_init__(self) -> None:
+        if self.buckets < 2:
+            raise ValueError(f"buckets={self.buckets}: must be 2 or more")
+        if self.max_distance < (least := self.buckets // 2 + 2):
+            raise ValueError(f"max_distance={self.max_distance}: must be {least} or more, behind buckets of one distance")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativePatches:
     """A learned bias of each head for each offset of two patches in rows and columns, and three for a class token before them:
     from it, to it, and its own (BEiT, arXiv 2106.08254, section 2.3). Each layer has a table of its own.
@@ -292,7 +315,7 @@ class Alibi:
         return (*(2 ** (-8 * i / whole) for i in range(1, whole + 1)), *more)
 
 
-Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | RelativePatches | Sinusoidal | Alibi | None
+Positions = Learned | LearnedPatches | Rotary | RelativeBuckets | Disentangled | RelativePatches | Sinusoidal | Alibi | None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -11,11 +11,13 @@ from models.parts.attention.config import RelativePatches
 from models.parts.attention.mask import AttentionMask
 from models.parts.layers import soft_cap
 
+Distances = tuple[jax.Array, jax.Array]  # keys [1, K, G, D] and scaled queries [1, K, N, D] of K buckets of relative positions
+
 
 def masked_logits(
     q_BLND: jax.Array,
     k_BSGD: jax.Array,
-    table: jax.Array | None,
+    table: jax.Array | Distances | None,
     mask: AttentionMask,
     *,
     limit: float,
@@ -27,11 +29,13 @@ def masked_logits(
 
     Args:
       q_BLND: queries, scaled already.
-      table: biases of pairs of positions (`relative_biases`), or None.
+      table: biases of pairs of positions (`relative_biases`), or vectors of their distances (`relative_scores`), or None.
       limit: of `soft_cap`.
       gate_BNL: a factor of the biases of each query, or None.
     """
     logits_BNLS = scores(q_BLND, k_BSGD)
+    if isinstance(table, tuple):
+        logits_BNLS, table = logits_BNLS + relative_scores(q_BLND, k_BSGD, table, mask, max_distance), None
     logits_BNLS = soft_cap(logits_BNLS.astype(jnp.promote_types(q_BLND.dtype, jnp.float32)), limit)
     if table is not None:
         biases = relative_biases(table.astype(logits_BNLS.dtype), mask, max_distance, patches)
@@ -44,6 +48,20 @@ def masked_logits(
 def scores(q_BLND: jax.Array, k_BSGD: jax.Array) -> jax.Array:
     """Returns the products of queries and keys [B, N, L, S]; a query head n reads the keys of head n // (N / G)."""
     return product("BGHLD,BGSD->BGHLS", k_BSGD.shape[2], q_BLND.swapaxes(1, 2), k_BSGD.swapaxes(1, 2))
+
+
+def relative_scores(
+    q_BLND: jax.Array, k_BSGD: jax.Array, distances: Distances, mask: AttentionMask, max_distance: int
+) -> jax.Array:
+    """Returns the products of queries with the keys of their pairs' distances, and of keys with the queries of these [B, N, L, S]
+    (DeBERTa, arXiv 2006.03654, equation 4)."""
+    key_1KGD, query_1KND = distances
+    buckets, rows = key_1KGD.shape[1], len(q_BLND)
+    bucket_BLS = disentangled_buckets(mask.distance(), buckets // 2, max_distance)[:, None]
+    # Each query and each key meets all buckets, of which the pairs take theirs.
+    query_BNLK = scores(q_BLND, jnp.broadcast_to(key_1KGD, (rows, *key_1KGD.shape[1:])))
+    key_BNKS = scores(jnp.broadcast_to(query_1KND, (rows, *query_1KND.shape[1:])), k_BSGD)
+    return jnp.take_along_axis(query_BNLK, bucket_BLS, 3) + jnp.take_along_axis(key_BNKS, bucket_BLS, 2)
 
 
 def mix(probs_BNLS: jax.Array, v_BSGD: jax.Array, dtype: jnp.dtype | None = None) -> jax.Array:
@@ -110,6 +128,17 @@ def relative_buckets(distance: jax.Array, buckets: int, max_distance: int, *, bi
     ratio = jnp.log(jnp.maximum(back, 1) / exact) / np.log(max_distance / exact)
     far = exact + (ratio * (buckets - exact)).astype(distance.dtype)
     return after + jnp.where(back < exact, back, jnp.minimum(far, buckets - 1))
+
+
+def disentangled_buckets(distance: jax.Array, buckets: int, max_distance: int) -> jax.Array:
+    """Returns the bucket of each distance key - query, those of keys before the query last: `buckets` to either side, exact up to
+    half of them, then logarithmic (DeBERTa's later releases: rounded up, and beyond `max_distance` until buckets end)."""
+    exact, far = buckets // 2, jnp.abs(distance)
+    ratio = jnp.log(jnp.maximum(far, exact) / exact) / np.log((max_distance - 1) / exact)
+    bucket = jnp.where(far <= exact, far, exact + jnp.ceil(ratio * (exact - 1)).astype(distance.dtype))
+    # What is rounded up may have been rounded to more than 1 at the greatest distance that is below.
+    bucket = jnp.where(far < max_distance, jnp.minimum(bucket, 2 * exact - 1), bucket)
+    return jnp.clip(buckets - jnp.sign(distance) * bucket, 0, 2 * buckets - 1)
 
 
 def pair_biases(table_NK: jax.Array, length: int, max_distance: int) -> jax.Array:

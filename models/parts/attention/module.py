@@ -10,11 +10,11 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 
 from models.parts.attention import blocks, ring, splash
-from models.parts.attention.config import Alibi, GatedBuckets, GroupedQuery, RelativeBuckets, RelativePatches
-from models.parts.attention.logits import masked_logits, mix
+from models.parts.attention.config import Alibi, Disentangled, GatedBuckets, GroupedQuery, RelativeBuckets, RelativePatches
+from models.parts.attention.logits import Distances, masked_logits, mix
 from models.parts.attention.mask import AttentionMask
 from models.parts.attention.rotary import Rotation, rotate
-from models.parts.layers import Norm, add_bias, project
+from models.parts.layers import Norm, add_bias, dropout, project
 from models.parts.transformer_config import BlockConfig
 from models.sharding.component import Component
 from models.sharding.params import normal, ones, param, zeros
@@ -52,7 +52,8 @@ class Attention(nnx.Module):
         self.max_distance: int = getattr(c.positions, "max_distance", 0)
         self.slopes = c.positions.slopes(a.heads) if isinstance(c.positions, Alibi) else None
         self.patches = buckets if isinstance(buckets, RelativePatches) else None
-        self.scale = (a.scale_dim or a.head_dim) ** -0.5
+        self.disentangled = isinstance(c.positions, Disentangled)
+        self.scale = ((a.scale_dim or a.head_dim) * getattr(c.positions, "products", 1)) ** -0.5
         self.key_shards = ring.num_shards(scope)
         # Fewer heads of keys and values than of queries may be cut differently, or not at all: they have a name of their own.
         kv_axis = "heads" if a.groups == a.heads else "kv_heads"
@@ -109,17 +110,33 @@ class Attention(nnx.Module):
         q_BLND = self.scope.shard(q_BLND, "batch", length, "act_heads", None)
         q_BLND = self._normed(q_BLND, self.q_norm)
         q_BLND = rotate(q_BLND, rotation, self.scope)
-        q_BLND = checkpoint_name(q_BLND, "attention_in")
+        return self._scaled(checkpoint_name(q_BLND, "attention_in"))
+
+    def _scaled(self, q_BLND: jax.Array) -> jax.Array:
         q_BLND = q_BLND * self.scale
         if self.per_dim_scale is not None:
             q_BLND = q_BLND * (jax.nn.softplus(self.per_dim_scale[...]) / np.log(2.0)).astype(q_BLND.dtype)
         return q_BLND
 
-    def _table(self, shared_NK: jax.Array | None) -> jax.Array | None:
-        """Returns the biases of relative positions (logits.masked_logits), the layer's own or those that layers share."""
+    def _table(
+        self, shared_NK: jax.Array | None, rate: float = 0.0, key: jax.Array | None = None
+    ) -> jax.Array | Distances | None:
+        """Returns what logits have of relative positions (logits.masked_logits), the layer's own or of what layers share; vectors
+        are dropped out at this rate."""
+        if self.disentangled and shared_NK is not None:
+            return self._distances(shared_NK, rate, key)
         if self.slopes is not None:
             return jnp.asarray(self.slopes)[:, None]
         return shared_NK if self.relative_bias is None else self.relative_bias[...]
+
+    def _distances(self, x_KM: jax.Array, rate: float, key: jax.Array | None) -> Distances:
+        """Returns the keys and queries of buckets of relative positions, by the projections of tokens."""
+        x_1KM = dropout(x_KM, rate, None if key is None else jax.random.fold_in(key, 1))[None]
+        k_1KGD = add_bias(project(x_1KM, self.k[...], self.scope, dense=True), self.k_bias)
+        q_1KND = add_bias(project(x_1KM, self.q[...], self.scope, dense=True), self.q_bias)
+        k_1KGD = self.scope.shard(k_1KGD, None, None, self.act_kv_axis, None)
+        q_1KND = self.scope.shard(q_1KND, None, None, "act_heads", None)
+        return self._normed(k_1KGD, self.k_norm), self._scaled(self._normed(q_1KND, self.q_norm))
 
     def _gates(self, x_BLM: jax.Array) -> jax.Array | None:
         """Returns the factor of the biases of relative positions [B, N, L] for each query and head; None where there is none."""
@@ -167,7 +184,7 @@ class Attention(nnx.Module):
         Args:
           rotation: of the queries, where positions are rotary.
           bias_NK: a bias of each head for each of K buckets of relative positions, or for each pair of them [N, L, S], where
-            layers share one.
+            layers share one; or the vectors of buckets [K, M] (`Disentangled`).
           rate: of dropout on probabilities.
 
         Raises:
@@ -176,7 +193,7 @@ class Attention(nnx.Module):
         k_BSGD, v_BSGD = kv
         length, res_length = (None, None) if mask.hypotheses else ("length", "res_length")
         q_BLND = self._queries(x_BLM, rotation, length)
-        table = self._table(bias_NK)
+        table = self._table(bias_NK, rate, key)
         logits = functools.partial(self.biased_logits, gate_BNL=self._gates(x_BLM))
         dropping = key is not None and rate > 0
         biased = table is not None or self.sinks is not None

@@ -61,7 +61,7 @@ class Ring:
         q_BLND: jax.Array,
         k_BSGD: jax.Array,
         v_BSGD: jax.Array,
-        table: jax.Array | None,
+        table: Any,
         mask: AttentionMask,
         key: jax.Array | None = None,
     ) -> tuple[jax.Array, jax.Array]:
@@ -147,7 +147,7 @@ class Block:
     mask: AttentionMask
     draw: jax.Array | None
 
-    def logits(self, q_BLND: jax.Array, k_BSGD: jax.Array, table: jax.Array | None) -> jax.Array:
+    def logits(self, q_BLND: jax.Array, k_BSGD: jax.Array, table: Any) -> jax.Array:
         return self.ring.logits(q_BLND, k_BSGD, table, self.mask)
 
     def mix(self, probs_BNLS: jax.Array, v_BSGD: jax.Array) -> jax.Array:

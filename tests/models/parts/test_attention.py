@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from models.parts.attention import blocks, plain, ring
 from models.parts.attention.config import GroupedQuery, RelativeBuckets
-from models.parts.attention.logits import masked_logits, mix
+from models.parts.attention.logits import disentangled_buckets, masked_logits, mix
 from models.parts.attention.mask import AttentionMask, arrange
 from models.parts.attention.module import Attention
 from models.parts.layers import draw_seeds, dropped
@@ -37,6 +37,31 @@ def test_plain_attention_by_hand():
     v_BSGD = jnp.array([[4.0, 0, 0, 0], [0, 4, 0, 0], [0, 0, 4, 0]]).reshape(1, 3, 1, 4)
     out_BLND = plain.attention(q_BLND, k_BSGD, v_BSGD, jnp.array([[[True, True, False]]]))
     assert_allclose(out_BLND[0, 0, 0], [3, 1, 0, 0], rtol=1e-6)
+
+
+def test_buckets_of_distances_that_are_rounded_up():
+    """Keys before a query have the later buckets. Of 256 to either side, up to 512, 128 are exact; 511 is the last distance below
+    the end, and the pair of it and its opposite is no mirror image: what lies beyond is cut off to either side."""
+    distance = jnp.array([0, -1, 1, -128, -129, -130, 129, -510, -511, -512, -9999, 511, 512, 9999])
+    near, far = [256, 257, 255, 384, 385, 386, 127, 511], [511, 511, 511, 1, 0, 0]
+    assert disentangled_buckets(distance, 256, 512).tolist() == near + far
+    # Of 5 to either side 2 are exact, one is of 3 to 8, and of 9 to 32 the next, which is the last.
+    assert disentangled_buckets(-jnp.arange(18), 5, 9).tolist() == [5, 6, 7, 8, 8, 8, 8, 8, 8, *[9] * 9]
+
+
+def test_logits_have_the_products_with_distances(float64):
+    """Each logit is q k, and q with the key of the pair's distance, and k with its query, whatever heads keys share; nothing else
+    of the row counts."""
+    q_BLND, k_BSGD, _ = vectors()
+    rng = np.random.default_rng(1)
+    key_KGD, query_KND = (jnp.asarray(rng.normal(size=(8, heads, 8))) for heads in (2, 4))
+    mask = AttentionMask.for_rows(jnp.asarray(SEGMENTS_BL), jnp.asarray(SEGMENTS_BL))
+    logits = masked_logits(q_BLND, k_BSGD, (key_KGD[None], query_KND[None]), mask, limit=0.0, max_distance=11)
+    for row, n, i, j in ((0, 0, 3, 3), (0, 1, 2, 9), (0, 3, 9, 2), (1, 2, 46, 17), (1, 3, 17, 46), (1, 0, 20, 23)):
+        bucket = int(disentangled_buckets(jnp.array(j - i), 4, 11))
+        q, k = q_BLND[row, i, n], k_BSGD[row, j, n // 2]
+        assert_allclose(logits[row, n, i, j], q @ k + q @ key_KGD[bucket, n // 2] + k @ query_KND[bucket, n], rtol=1e-9)
+    assert logits[0, 0, 0, 60] < -1e8  # of another example
 
 
 def outputs_and_gradients(attend, mask: AttentionMask):

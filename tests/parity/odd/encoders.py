@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.parity.odd.numbers import Draw, below
+from tests.parity.odd.numbers import Draw, below, flag, one_of
 
 _HEADS = ("Model", "ForMaskedLM", "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
 _ACTIVATIONS = ("gelu", "relu", "gelu_new", "silu")
@@ -53,4 +53,23 @@ def mpnet(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
     return architecture, settings | dict(max_position_embeddings=settings["max_position_embeddings"] + 2)
 
 
-DRAWS: dict[str, Draw] = {"electra": electra, "albert": albert, "mpnet": mpnet}
+def deberta(rng: np.random.Generator) -> tuple[str, dict[str, Any]]:
+    """DeBERTa, of few buckets to either side."""
+    architecture, settings = _encoder(rng, "DebertaV2")
+    buckets = below(rng, 20, 2)
+    longest = buckets // 2 + below(rng, 20, 2)
+    most = dict(max_relative_positions=longest) if flag(rng) else dict(max_position_embeddings=longest)
+    return architecture, settings | most | dict(
+        hidden_act=str(rng.choice(_ACTIVATIONS)),
+        position_buckets=buckets,
+        type_vocab_size=below(rng, 4, 0),
+        relative_attention=True,
+        share_att_key=True,
+        norm_rel_ebd="layer_norm",
+        position_biased_input=False,
+        pos_att_type=one_of(rng, "p2c|c2p", ["c2p", "p2c"]),
+        legacy=flag(rng),
+    )
+
+
+DRAWS: dict[str, Draw] = {"electra": electra, "albert": albert, "mpnet": mpnet, "deberta": deberta}

@@ -137,6 +137,7 @@ WRITTEN = [
     ("electra_discriminator", Lora(rank=2, alpha=4.0, targets=("query", "value", "output.dense"))),
     ("albert", Lora(rank=2, alpha=4.0, targets=("attention.query", "ffn_output"))),
     ("mpnet_masked_lm", Lora(rank=2, alpha=4.0, targets=("attn.q", "attn.v", "intermediate.dense"))),
+    ("deberta_classification", Lora(rank=2, alpha=4.0, targets=("query_proj", "value_proj", "output.dense"))),
     ("dinov2", Lora(rank=2, alpha=4.0, targets=("query", "wi"))),
     ("clip", Lora(rank=2, alpha=4.0, targets=("q_proj", "fc2"))),
 ]
