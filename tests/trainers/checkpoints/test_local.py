@@ -388,11 +388,12 @@ def test_a_checkpoint_that_the_store_has_deleted_since_is_not_written_again(both
 
 def test_settings_that_make_no_sense_are_refused():
     """A tier without a place, at an address, or at a negative interval."""
-    for settings, said in (
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"every": 5}, "every=5 needs a `folder` on each host"),
         ({"every": 5, "folder": "gs://bucket/run"}, "must be a path on each host"),
         ({"every": -1, "folder": "x"}, "every=-1 must be at least 0"),
-    ):
+    )
+    for settings, said in refused:
         with pytest.raises(ValueError, match=said):
             LocalTier(**settings)
 
