@@ -6,6 +6,8 @@ import functools
 import json
 import random
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,8 +19,10 @@ import pytest
 from configs import registry
 from configs.experiment import LocalTier
 from configs.registry import ConfigError
+from data import paths
 from models.gpt.layouts import LAYOUTS
 from tests.helpers.runs import changed_steps, curve, kept, run, with_train
+from tests.helpers.waiting import HANGS
 from trainers import runlog, trainer
 from trainers.checkpoints import local
 from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Sound
@@ -388,11 +392,12 @@ def test_a_checkpoint_that_the_store_has_deleted_since_is_not_written_again(both
 
 def test_settings_that_make_no_sense_are_refused():
     """A tier without a place, at an address, or at a negative interval."""
-    for settings, said in (
+    refused: tuple[tuple[dict[str, Any], str], ...] = (
         ({"every": 5}, "every=5 needs a `folder` on each host"),
         ({"every": 5, "folder": "gs://bucket/run"}, "must be a path on each host"),
         ({"every": -1, "folder": "x"}, "every=-1 must be at least 0"),
-    ):
+    )
+    for settings, said in refused:
         with pytest.raises(ValueError, match=said):
             LocalTier(**settings)
 
@@ -433,6 +438,18 @@ def test_a_run_goes_on_from_its_local_checkpoint_with_the_same_numbers(small, tm
     assert "starting at step 6 from a local checkpoint" in capsys.readouterr().out
     assert curve(tmp_path / "lost") == curve(tmp_path / "whole") and kept(tmp_path / "lost") == kept(tmp_path / "whole")
     assert not list(host.iterdir()) and not (tmp_path / "lost" / local.IDENTITY).exists()
+
+
+@pytest.mark.integration
+@pytest.mark.nightly
+def test_kills_at_random_moments_lose_nothing_that_was_complete():
+    """Six SIGKILLs, most of them while a state is written: each start goes on from the newest complete checkpoint of either tier,
+    and the run ends with the bits of one that was left alone."""
+    command = [sys.executable, "-m", "tests.faults", "--kills", "6", "--runs", "two tiers", "--json"]
+    result = subprocess.run(command, cwd=paths.ROOT, capture_output=True, text=True, timeout=HANGS, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (tally,) = json.loads(result.stdout)
+    assert tally["kills"] == 6 and tally["in_saves"] > 0
 
 
 @pytest.mark.integration

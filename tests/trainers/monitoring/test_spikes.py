@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from configs.experiment import LocalTier
 from tests.helpers.runs import changed_steps, curve, events, run, with_train
 from trainers import trainer
 
@@ -11,7 +12,7 @@ from trainers import trainer
 @pytest.mark.integration
 def test_a_spike_sends_the_run_back_and_past_its_batches(small, tmp_path, monkeypatch, capsys):
     """Batches 8 and 9 spike: the run goes back from step 9 to checkpoint 6 and takes batches 10, 11, ... from there; a run that
-    is stopped after it and goes on logs the same numbers."""
+    is stopped after it and goes on logs the same numbers, also with local checkpoints of every step."""
     asked: list[int] = []
 
     class Batches(trainer.Batches):
@@ -33,5 +34,6 @@ def test_a_spike_sends_the_run_back_and_past_its_batches(small, tmp_path, monkey
     assert [line["step"] for line in curve(tmp_path / "whole")] == list(range(1, 13))
 
     for steps in (10, 12):
-        assert run(with_train(e, steps=steps), tmp_path / "stopped") == trainer.DONE
+        tier = LocalTier(every=1, folder=str(tmp_path / "host"))
+        assert run(with_train(e, steps=steps, checkpoint={"local": tier}), tmp_path / "stopped") == trainer.DONE
     assert curve(tmp_path / "stopped") == curve(tmp_path / "whole")
