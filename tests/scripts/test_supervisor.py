@@ -1,4 +1,4 @@
-"""What the supervisor of a run does when hosts are lost and come back: with hosts, a run and a clock that are made up."""
+"""The supervisor of a run, as hosts are lost and come back: with hosts, a run and a clock that are made up."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ class World:
       script: (time, what happens then), to be called in order.
     """
 
-    def __init__(self, folder: Path, hosts: int, steps: int, usable: Sequence[int] = (1, 2, 4), **fields):
+    def __init__(self, folder: Path, hosts: int, steps: int, usable: Sequence[int] = (1, 2, 4), restarts=1000, saves=True):
         self.names, self.steps, self.now, self.away = [f"h{n}" for n in range(hosts)], steps, 0.0, set()
         self.processes: dict[str, int | None] = {}
         self.stopped: set[str] = set()  # processes that hear no SIGTERM
@@ -45,7 +45,8 @@ class World:
             meshes={n: f"data {n}" for n in usable},
             variables={},
             final=FINAL,
-            **{"restarts": 1000} | fields,
+            restarts=restarts,
+            saves=saves,
         )
         self.supervisor = Supervisor(self.run, self, lambda: self.now, self.sleep)
 
@@ -122,7 +123,7 @@ def test_a_run_that_loses_nothing_is_started_once(tmp_path):
 
 
 def test_a_lost_host_is_left_out_at_once_and_taken_in_at_the_next_save(tmp_path, capsys):
-    """Of four hosts one dies at step 14, to be back 12 seconds later: two go on from step 10 after the two seconds that others
+    """One of four hosts dies at step 14, to be back 12 seconds later: two go on from step 10 after the two seconds that others
     get, and after the save of step 20 all four go on from the step at which the two stopped."""
     world = World(tmp_path, 4, 40)
     world.back = {"h1": 12.0}

@@ -79,7 +79,7 @@ def test_a_number_that_no_mesh_has_is_refused_with_those_that_do():
 
 @pytest.mark.parametrize("name", ["gpt.quickstart", "gshard_m4.quickstart", "bert.quickstart", "vit.quickstart"])
 def test_a_model_that_fits_a_layout_fits_it_on_fewer_devices(name):
-    """Of every layout of a family that takes the tiny experiment on eight devices, on one slice and on two."""
+    """Every layout of a family that takes the tiny experiment on eight devices is tried, on one slice and on two."""
     e, tried = registry.tiny(registry.load(name)), 0
     for recipe in family_of(e.model).layouts.values():
         sizes = (4, 2) if len(recipe.axes) == 2 else (2, 2, 2)
