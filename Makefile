@@ -115,4 +115,4 @@ $(VENV)-maxtext/.installed: scripts/lab/peers/maxtext.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-beam $(VENV)-docs $(VENV)-parity $(VENV)-maxtext .data runs site
+	rm -rf $(VENV) $(VENV)-beam $(VENV)-docs $(VENV)-goodput $(VENV)-parity $(VENV)-maxtext .data runs site

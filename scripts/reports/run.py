@@ -215,13 +215,18 @@ def devices_table(h: History) -> str:
     from trainers.monitoring import health
 
     def row(number: int, device: health.Device) -> list[str]:
-        gib = "" if device.gib is None else f"{device.gib:.2f}"
-        late = "" if device.late is None else f"{1000 * device.late:,.1f}"
-        return [str(number), str(device.process), h.hosts[device.process], gib, late, _slow(device.slow)]
+        gib = [] if device.gib is None else [f"{device.gib:.2f}"]
+        late = [] if device.late is None else [f"{1000 * device.late:,.1f}"]
+        return [str(number), str(device.process), h.hosts[device.process], *gib, *late, _slow(device.slow)]
 
     every = sorted(enumerate(health.devices_of(h.host_lines, len(h.hosts))), key=lambda item: -(item[1].late or 0.0))
-    head = ["device", "process", "host", "GiB", "late, ms", ""]
-    return _table(head, [row(*item) for item in every], {0, 1, 3, 4}) if every else ""
+    if not every:
+        return ""
+    slowest = every[0][1]  # of all devices alike
+    gib, late = ["GiB"] * (slowest.gib is not None), ["late, ms"] * (slowest.late is not None)
+    return _table(
+        ["device", "process", "host", *gib, *late, ""], [row(*item) for item in every], {0, 1, *range(3, 3 + len(gib + late))}
+    )
 
 
 def _slow(slow: bool) -> str:

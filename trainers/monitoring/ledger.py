@@ -40,7 +40,7 @@ class Account:
     def __init__(self, now: int):
         self.now, self.ns = now, Counter[str]()
         self._part = START
-        self._taken, self._first = 0, 0  # steps, and the time of the first one until it is divided
+        self._taken = self._first = self._others = 0  # steps, the time of the first one until it is divided, of the others
 
     def until(self, then: int, part: str = "") -> None:
         """Adds the time up to a moment, in which devices had no work, to a part; by default to the present one."""
@@ -59,13 +59,15 @@ class Account:
         spent = max(0, ended - self.now)
         self.until(ended, STEPS)
         self._taken += 1
-        self._first = spent if self._taken == 1 else self._first
+        if self._taken == 1:
+            self._first = spent
+        else:
+            self._others += spent
 
     def divide_first(self) -> None:
         """Counts what the first step took beyond the mean of the others as compilation, once there are others."""
         if self._taken > 1 and self._first:
-            others = self.ns[STEPS] - self._first
-            self.move(self._first - others // (self._taken - 1), COMPILE)
+            self.move(self._first - self._others // (self._taken - 1), COMPILE)
         self._first = 0 if self._taken else self._first
 
     def move(self, ns: int, part: str) -> None:
