@@ -59,9 +59,7 @@ def main() -> int:
     parser.add_argument(
         "--head", nargs="+", default=(), metavar="DIGEST", help="of lines that must still be in one of the logs; by default none"
     )
-    parser.add_argument(
-        "--arrays", action="store_true", help="also compare the parameters of every checkpoint with their checksums"
-    )
+    parser.add_argument("--arrays", action="store_true", help="also compare all arrays of every checkpoint with their checksums")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
     cli.use_devices(ONE_DEVICE)

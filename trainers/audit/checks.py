@@ -83,7 +83,7 @@ def check(folder: Path, common: Iterable[Checked] = (), arrays: bool = False) ->
 
     Args:
       common: the logs in $SHARDZOO_AUDIT.
-      arrays: also reads the parameters of every checkpoint and compares them with the checksums in its `meta`.
+      arrays: also reads all arrays of every checkpoint and compares them with the checksums in its `meta`.
     """
     elsewhere = [line for each in common for line in each.lines if line.get("folder") == str(folder.resolve())]
     heads = [line.get("head") for line in elsewhere], [line.get("audit") for line in runlog.events(folder)]
@@ -160,11 +160,11 @@ def _metas(folder: Path) -> set[str]:
 
 
 def _arrays(folder: Path) -> list[str]:
-    """Returns a line for each checkpoint whose parameters are not those whose checksums its `meta` holds, or cannot be read."""
+    """Returns a line for each checkpoint whose arrays have not the checksums in its `meta`, or cannot be read."""
     problems = []
     for name in sorted(_metas(folder)):
         try:
-            checkpoint.read_stored(folder, int(name.removesuffix(f"/{saved.META}").rpartition("/")[2]))
+            checkpoint.read_stored(folder, int(name.removesuffix(f"/{saved.META}").rpartition("/")[2]), whole=True)
         except UserError as error:
             problems.append(str(error))
     return problems

@@ -441,8 +441,12 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
     return experiment, at, params, data
 
 
-def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int, dict[str, Any], str]:
-    """Returns what `read_params` does, with parameters as they are stored: adapters beside them, matrices quantised."""
+def read_stored(workdir: Path, step: int | None = None, *, whole: bool = False) -> tuple[Experiment, int, dict[str, Any], str]:
+    """Returns what `read_params` does, with parameters as they are stored: adapters beside them, matrices quantised.
+
+    Args:
+      whole: the other arrays, as the optimizer's, are read and compared with their checksums too.
+    """
     folder = folder_of(workdir)
     if not folder.is_dir():
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
@@ -454,7 +458,7 @@ def read_stored(workdir: Path, step: int | None = None) -> tuple[Experiment, int
             raise CheckpointError(f"no checkpoint {step} in {folder}; there are {', '.join(map(str, steps))}")
         try:
             meta = _meta(manager, step)
-            want = {name: value for name, value in meta["checksums"].items() if name.partition(".")[0] in _READ}
+            want = {name: value for name, value in meta["checksums"].items() if whole or name.partition(".")[0] in _READ}
             arrays = _on_host(manager, step, want)
             actual = {name: checksum_on_host(x) for name, x in arrays.items()}
             if reason := _difference(actual, want) or copied(step, arrays):

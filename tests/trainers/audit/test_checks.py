@@ -5,14 +5,18 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from etils import epath
 
 from configs import registry
+from models.sharding.params import describe
+from scripts import sign
 from tests.helpers.signatures import keys
 from trainers import runlog
 from trainers.audit import checks, log
 from trainers.audit.saved import Saved
+from trainers.plan import abstract_model
 from trainers.weights import load_any, release, signing
 from trainers.weights.source import Arrays
 
@@ -46,6 +50,12 @@ def start(run: Path, *steps: int, e=E, end: bool = True) -> None:
     if end:
         with record:
             record.end(0, steps[-1])
+
+
+@pytest.fixture(autouse=True)
+def without_git(monkeypatch) -> None:
+    """A start asks git for its revision, in a process."""
+    monkeypatch.setattr(runlog, "git_revision", lambda: "")
 
 
 @pytest.fixture
@@ -200,17 +210,12 @@ def common(tmp_path, monkeypatch) -> Path:
 @pytest.fixture
 def model(tmp_path, common) -> Path:
     """A release that was signed and logged."""
-    import numpy as np
-
-    from models.sharding.params import describe
-    from trainers.plan import abstract_model
-
     shapes = {info.name: info.shape for info in describe(abstract_model(E))}
     arrays = Arrays(E.model, {name: np.full(shape, 0.5, np.float32) for name, shape in shapes.items()})
-    return release.write_weights(arrays, dataclasses.replace(E), tmp_path / "model", "step 6")
+    return release.write_weights(arrays, E, tmp_path / "model", "step 6")
 
 
-def test_a_log_that_was_written_anew_shows_by_the_one_of_all(common, tmp_path):
+def test_a_log_that_was_written_anew_shows_by_the_one_of_all(common, tmp_path, monkeypatch):
     """Also where run.jsonl was changed alike; the log of all has the run's events, with their digests."""
     run = tmp_path / "run"
     start(run, 2, 4, 6)
@@ -220,9 +225,8 @@ def test_a_log_that_was_written_anew_shows_by_the_one_of_all(common, tmp_path):
     ]
     for name in (log.FILE, "run.jsonl"):
         (run / name).unlink()
-    monkey = os.environ.pop(log.FOLDER)
+    monkeypatch.delenv(log.FOLDER)
     start(run, 8)
-    os.environ[log.FOLDER] = monkey
     assert not problems(run)
     assert problems(run, common=logs)[0].startswith("5 lines are missing of which $SHARDZOO_AUDIT has the digests, the first ")
 
@@ -246,8 +250,6 @@ def test_nothing_is_read_where_it_cannot_be_logged(model, common, monkeypatch):
 
 def test_what_was_done_to_a_release_is_named(model, tmp_path, monkeypatch):
     """To a file of it, to the list of checksums as well, and to the signature."""
-    from scripts import sign
-
     private, public = keys(tmp_path, "own")
     monkeypatch.setattr("sys.argv", ["sign", str(model), "--key", str(private)])
     sign.main()
