@@ -46,7 +46,9 @@ def compiled(e: Experiment) -> tuple[Plan, jax.stages.Compiled]:
     return p, step.compile_step(p)
 
 
-@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize(
+    "name", [name if name == "pipeline_1f1b" else pytest.param(name, marks=pytest.mark.slow) for name in PIPES]
+)
 def test_weight_gradients_are_reduced_once_a_step(name):
     """Inside the loops over ticks stages pass activations on by permutes along the stage axis, and nothing at all is reduced or
     gathered along the data axis; after them it reduces."""
@@ -135,6 +137,7 @@ def test_memory_does_not_grow_with_microbatches():
     assert many < 0.55 * temporary("gpipe", 32)
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_gradient_accumulation(float64):
     """With dropout, 1F1B over m microbatches has the loss and gradients of accumulating m microbatches on one device."""
     layout = PIPES["pipeline_interleaved"](2, 1, 1)
@@ -252,7 +255,7 @@ def pipelined(name: str) -> list[str]:
 
 
 # The layouts' own tests have the others in part.
-SLOW = ("conformer.large", "conformer.g", "bert.quickstart_pairs", "vit.moe_quickstart", "gpt.quickstart")
+SLOW = ("conformer.large", "conformer.g", "bert.quickstart_pairs", "vit.moe_quickstart")
 
 
 @pytest.mark.parametrize(

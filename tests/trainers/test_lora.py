@@ -180,6 +180,7 @@ def test_adapters_are_cut_like_their_matrices():
         assert_allclose(x, after[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_with_dropout_train_in_stages():
     """In a pipeline of schedule "gpipe", whose layers are given their keys as they are their weights."""
     e = tiny(lora=Lora(rank=2, dropout=0.25))

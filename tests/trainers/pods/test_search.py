@@ -72,7 +72,9 @@ def limited(pod: Slice, memory: float) -> Slice:
 # --- candidates ---
 
 
-@pytest.mark.parametrize("name", ["gpt.maxtext_22b", "bert.mlperf_480b", "gshard_m4.moe_128e_12l"])
+@pytest.mark.parametrize(
+    "name", ["gpt.maxtext_22b", "bert.mlperf_480b", pytest.param("gshard_m4.moe_128e_12l", marks=pytest.mark.slow)]
+)
 def test_candidates_are_valid_and_no_two_are_equal(name: str):
     """Each is a plan of all the slice's chips that lies on its torus; its text tells it from all others."""
     e = tiny(name)
