@@ -402,7 +402,8 @@ WAV2VEC = Wav2Vec(code_dim=8, negatives=5, quantizer=Quantizer(codebooks=2, code
 W2V_BERT = W2vBert(code_dim=8, negatives=5, quantizer=Quantizer(codes=6), contrastive_layers=2)
 
 
-@pytest.mark.parametrize("objective", [pytest.param(WAV2VEC, marks=pytest.mark.slow), W2V_BERT])
+@pytest.mark.slow
+@pytest.mark.parametrize("objective", [WAV2VEC, W2V_BERT])
 def test_pre_training_does_not_depend_on_padding(float64, objective):
     """The loss of hidden positions depends neither on noise in padding nor on how long the row is."""
     m = model(objective=objective)

@@ -83,6 +83,7 @@ def test_weights_stay_on_their_stages():
     assert {c.kind for c in sent} <= {"all-reduce", "reduce-scatter"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     """A run stores and evaluates layer by layer what it keeps stage by stage: another layout goes on from it."""
     e = interleaved()
@@ -112,6 +113,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
         assert_equal(x, params[name][order], err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
     """`train.finetune.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
@@ -152,6 +154,7 @@ def test_dropout_is_that_of_gradient_accumulation(float64):
     assert abs(float(plain.metrics[0]["loss"]) - float(want.metrics[0]["loss"])) > 1e-4
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_differentiation(float64):
     """As a function beside jax.value_and_grad, on the model alone."""
     e = equality.comparable(gpt(PIPES["pipeline_1f1b"](4, 2, 1)))

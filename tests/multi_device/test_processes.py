@@ -224,11 +224,9 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == runlog.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "run"),
-    [pytest.param("mixed", MIXED, marks=pytest.mark.slow), pytest.param("towers", TOWERS, marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize(("name", "run"), [("mixed", MIXED), ("towers", TOWERS)])
 @pytest.mark.integration
+@pytest.mark.nightly
 def test_parts_in_different_modes_over_two_processes(start, name, run):
     """Stacks, or towers of pictures and sounds: losses are those of one process, to 1e-12."""
     runs = []

@@ -125,8 +125,8 @@ def texts_of(example: dict, sides: tuple[str, ...]) -> set[str]:
     "name, examples, test",
     [
         pytest.param("debian_sections", 59_399, 3_881, marks=pytest.mark.slow),
-        pytest.param("debian_descriptions", 59_399, 3_881, marks=pytest.mark.slow),
-        pytest.param("debian_similar", 39_235, 2_619, marks=pytest.mark.slow),
+        pytest.param("debian_descriptions", 59_399, 3_881, marks=pytest.mark.nightly),
+        pytest.param("debian_similar", 39_235, 2_619, marks=pytest.mark.nightly),
         ("brown_tags", 57_340, 5_902),
         ("brown_genres", 6_020, 626),
         pytest.param("spam", 5_656, 1_140, marks=pytest.mark.slow),
