@@ -125,7 +125,13 @@ def test_every_form_makes_the_cache_that_models_are_trained_on(tmp_path, trained
 
 @pytest.mark.integration
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=pytest.mark.nightly) if kind == "captions" else kind for kind in KINDS]
+    "kind",
+    [
+        pytest.param(
+            kind, marks=() if kind == "conversations" else pytest.mark.nightly if kind == "captions" else pytest.mark.slow
+        )
+        for kind in KINDS
+    ],
 )
 def test_models_are_trained_and_scored(tmp_path, trained, monkeypatch, kind):
     """From a table to three steps, and the scores once the run is opened again: nothing but the cache's name is said."""

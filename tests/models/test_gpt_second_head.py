@@ -92,7 +92,7 @@ def test_it_is_of_training_alone():
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["gpt.llama2_70b", "gpt.deepseek_v3"])
+@pytest.mark.parametrize("name", ["gpt.llama2_70b", pytest.param("gpt.deepseek_v3", marks=pytest.mark.slow)])
 def test_all_of_it_learns(name):
     """Every parameter has a gradient of its loss, the shared table and output matrix too; the stack's last layer has one."""
     m, b = model(name), batch(rows=8)

@@ -119,7 +119,7 @@ def test_packing_changes_nothing(model, float64):
 
 @pytest.mark.parametrize(
     "model",
-    [Top2(), ExpertChoice(), *(pytest.param(router, marks=pytest.mark.slow) for router in (Top1(), TopK(choices=3)))],
+    [Top2(), *(pytest.param(router, marks=pytest.mark.slow) for router in (ExpertChoice(), Top1(), TopK(choices=3)))],
     indirect=True,
 )
 def test_cached_decoding_equals_teacher_forcing(model, float64):

@@ -127,6 +127,7 @@ def test_cached_and_uncached_decoding_agree(float64):
     assert_allclose(cached, np.take_along_axis(np.asarray(whole), np.asarray(batch["targets"])[..., None], 2)[..., 0], atol=1e-9)
 
 
+@pytest.mark.slow
 def test_a_transcript_does_not_depend_on_the_batch(float64):
     """Greedy and beam search write the same for a row alone and beside others."""
     a, b = utterance(1, 21, 6), utterance(2, 64, 6)

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 TABLE = [
     # wav2vec 2.0, linear targets
-    *cases("conformer.g", keep=("time",), slow=("two_d", "pipeline_interleaved"), nightly=("fully_sharded",)),
+    *cases("conformer.g", keep=("time",), slow=("two_d",), nightly=("pipeline_interleaved", "fully_sharded")),
     # Relative positions, batch norm and a transducer; codes of the whole batch.
     *cases("conformer.large", slow=("time",)),
     *cases("conformer.w2v_bert_xl", nightly=("two_d",)),

@@ -47,7 +47,7 @@ SLOW = ("fully_sharded", "sequence_parallel", "two_d", "context_ring", "gpipe", 
 # test_m4_layouts.py.
 TABLE = [
     *cases(GPT, KEPT, SLOW, (name for name in GPT_LAYOUTS if name not in (*KEPT, *SLOW, *WITH_EXPERTS))),
-    *cases(SPARSE, keep=("expert_fsdp",), slow=("expert_two_d", "pipeline_with_experts"), nightly=("expert_parallel", "two_d")),
+    *cases(SPARSE, slow=("expert_fsdp", "expert_two_d"), nightly=("pipeline_with_experts", "expert_parallel", "two_d")),
     # Latent attention, dense layers before the stack, a shared expert.
     *cases("gpt.deepseek_v3", slow=("expert_fsdp",), nightly=("pipeline_with_experts",)),
     # Windows in every second layer, sinks, biases of routers and experts.
@@ -66,7 +66,9 @@ TABLE = [
     # Two slices: gradients are summed inside each first; stages and experts are those of a slice.
     pytest.param(GPT, "2xfully_sharded", (2, 2)),
     *(
-        pytest.param(name, layout, mesh, marks=pytest.mark.slow)
+        pytest.param(
+            name, layout, mesh, marks=pytest.mark.nightly if layout in ("2xgpipe", "2xexpert_parallel") else pytest.mark.slow
+        )
         for name, layout, mesh in (
             (GPT, "2xzero1", (4, 1)),
             (GPT, "4xtensor_parallel", (1, 2)),

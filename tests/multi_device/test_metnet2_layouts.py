@@ -17,7 +17,7 @@ NAME = "metnet2.quickstart"
 IN_SPACE = [("spatial", (2, 2, 2)), ("spatial", (1, 2, 4)), ("spatial", (1, 8, 1)), ("spatial_1d", (1, 8))]
 TABLE = [
     *cases(NAME, slow=("spatial", "channel_parallel"), nightly=("fully_sharded",)),
-    *(pytest.param(NAME, *case, marks=pytest.mark.slow) for case in IN_SPACE[1:]),
+    *(pytest.param(NAME, *case, marks=pytest.mark.nightly) for case in IN_SPACE[1:]),
 ]
 
 

@@ -97,16 +97,16 @@ def oracle(mode: str):
     ("mode", "layout", "dispatch"),
     [
         ("top2", "expert_parallel", "einsum"),
-        ("top2", "expert_parallel", "sort"),
+        pytest.param("top2", "expert_parallel", "sort", marks=pytest.mark.nightly),
         ("top2", "expert_parallel", "all_to_all"),
-        ("top2", "expert_parallel", "ragged"),
-        ("top2_dropless", "expert_parallel", "all_to_all"),
+        pytest.param("top2", "expert_parallel", "ragged", marks=pytest.mark.nightly),
+        pytest.param("top2_dropless", "expert_parallel", "all_to_all", marks=pytest.mark.nightly),
         ("top2_dropless", "expert_fully_sharded", "ragged"),
         ("top1", "expert_parallel_2d", "all_to_all"),
-        ("top1", "expert_tensor_parallel", "ragged"),
+        pytest.param("top1", "expert_tensor_parallel", "ragged", marks=pytest.mark.nightly),
         ("top1_by_gate", "expert_parallel", "sort"),
         ("expert_choice", "expert_tensor_parallel", "all_to_all"),
-        ("expert_choice", "expert_parallel_2d", "ragged"),
+        pytest.param("expert_choice", "expert_parallel_2d", "ragged", marks=pytest.mark.nightly),
         ("top1", "tensor_parallel", "ragged"),
     ],
 )
@@ -134,7 +134,7 @@ def test_tokens_travel_in_parts(float64):
         run(changed(MODES["top2"], {"experts.dropout": 0.4}), scope)
 
 
-@pytest.mark.parametrize("dispatch", ["all_to_all", "ragged"])
+@pytest.mark.parametrize("dispatch", ["all_to_all", pytest.param("ragged", marks=pytest.mark.slow)])
 def test_written_exchanges_work_inside_a_pipeline(dispatch, float64):
     """Two layers at once, each on its own stage's devices, give what each gives alone, and their gradients."""
     cut = rules(layers="stage", batch=BOTH, group=BOTH, expert="expert", act_expert="expert", expert_group="data")
@@ -228,6 +228,7 @@ def test_training_equals_one_device(layout, mode, dispatch):
     assert tables.expert_gathers(e, result.collectives) == 0
 
 
+@pytest.mark.slow
 def test_only_the_encoder_lets_experts_choose():
     """Expert choice in the encoder leaves no expert idle there, and the decoder's tokens choose two."""
     metrics = on_one_device("expert_choice").metrics[0]

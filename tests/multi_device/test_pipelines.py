@@ -46,7 +46,9 @@ def compiled(e: Experiment) -> tuple[Plan, jax.stages.Compiled]:
     return p, step.compile_step(p)
 
 
-@pytest.mark.parametrize("name", PIPES)
+@pytest.mark.parametrize(
+    "name", [name if name == "pipeline_1f1b" else pytest.param(name, marks=pytest.mark.slow) for name in PIPES]
+)
 def test_weight_gradients_are_reduced_once_a_step(name):
     """Inside the loops over ticks stages pass activations on by permutes along the stage axis, and nothing at all is reduced or
     gathered along the data axis; after them it reduces."""
@@ -81,6 +83,7 @@ def test_weights_stay_on_their_stages():
     assert {c.kind for c in sent} <= {"all-reduce", "reduce-scatter"}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
     """A run stores and evaluates layer by layer what it keeps stage by stage: another layout goes on from it."""
     e = interleaved()
@@ -110,6 +113,7 @@ def test_a_checkpoint_has_layers_in_the_models_order(tmp_path):
         assert_equal(x, params[name][order], err_msg=name)
 
 
+@pytest.mark.slow
 def test_the_lowest_layers_are_frozen_wherever_they_lie():
     """`train.finetune.freeze_layers` means the model's layers, not the first of the first stage."""
     p, after = one_step(interleaved(freeze_layers=2))
@@ -135,6 +139,7 @@ def test_memory_does_not_grow_with_microbatches():
     assert many < 0.55 * temporary("gpipe", 32)
 
 
+@pytest.mark.slow
 def test_dropout_is_that_of_gradient_accumulation(float64):
     """With dropout, 1F1B over m microbatches has the loss and gradients of accumulating m microbatches on one device."""
     layout = PIPES["pipeline_interleaved"](2, 1, 1)
@@ -149,6 +154,7 @@ def test_dropout_is_that_of_gradient_accumulation(float64):
     assert abs(float(plain.metrics[0]["loss"]) - float(want.metrics[0]["loss"])) > 1e-4
 
 
+@pytest.mark.slow
 def test_loss_and_gradients_are_those_of_differentiation(float64):
     """As a function beside jax.value_and_grad, on the model alone."""
     e = equality.comparable(gpt(PIPES["pipeline_1f1b"](4, 2, 1)))
@@ -252,7 +258,7 @@ def pipelined(name: str) -> list[str]:
 
 
 # The layouts' own tests have the others in part.
-SLOW = ("conformer.large", "conformer.g", "bert.quickstart_pairs", "vit.moe_quickstart", "gpt.quickstart")
+SLOW = ("conformer.large", "conformer.g", "bert.quickstart_pairs", "vit.moe_quickstart")
 
 
 @pytest.mark.parametrize(

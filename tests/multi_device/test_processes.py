@@ -177,6 +177,7 @@ def test_what_two_processes_save_one_restores(start, one, two):
     assert_losses_equal(run, one, STEPS)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_what_one_process_saves_two_restore(one, one_then_two):
     """Parameters, optimizer state and step come back with the same bits, and the run goes on with the same losses."""
@@ -187,6 +188,7 @@ def test_what_one_process_saves_two_restore(one, one_then_two):
     assert_allclose(losses[:common], wanted[:common], rtol=ROUNDING)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     """A checkpoint of which one process alone cannot read its pieces is passed over by both, and moved aside."""
@@ -195,6 +197,7 @@ def test_damage_that_one_process_finds_is_known_to_all(one_then_two):
     assert (one_then_two.workdir / "damaged" / str(STEPS)).is_dir()
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_sigterm_to_one_process_stops_both(one_then_two):
     """Both save once, after the same step, and exit with 75; the signal is not lost though no step had begun."""
@@ -221,11 +224,9 @@ def test_experts_over_two_processes_and_ctrl_c(start):
     assert stop["exit_code"] == runlog.PREEMPTED and run.checkpoints() == [stop["step"]]
 
 
-@pytest.mark.parametrize(
-    ("name", "run"),
-    [pytest.param("mixed", MIXED, marks=pytest.mark.slow), pytest.param("towers", TOWERS, marks=pytest.mark.nightly)],
-)
+@pytest.mark.parametrize(("name", "run"), [("mixed", MIXED), ("towers", TOWERS)])
 @pytest.mark.integration
+@pytest.mark.nightly
 def test_parts_in_different_modes_over_two_processes(start, name, run):
     """Stacks, or towers of pictures and sounds: losses are those of one process, to 1e-12."""
     runs = []
@@ -265,6 +266,7 @@ def test_processes_with_other_settings_are_refused(start):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_processes_with_other_settings_of_jax_and_xla_are_refused(start):
     """Random numbers and the compiler are set by variables too, and a process that has others would train to the end, or fail in
@@ -280,6 +282,7 @@ def test_processes_with_other_settings_of_jax_and_xla_are_refused(start):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_processes_with_other_data_are_refused(start):
     """Where a host has data of its own, prepared differently, every process names the two fingerprints."""

@@ -12,7 +12,7 @@ SWITCH, T5 = "switch.quickstart", "t5.quickstart"
 # What M4's tests show of one layer's blocks is not shown again: of experts, T5X's mesh and a pipeline.
 TABLE = [
     *cases(T5, keep=("tensor_parallel",), slow=("sequence_parallel",), nightly=("fully_sharded",)),
-    *cases(SWITCH, slow=("expert_model_parallel", "encoder_pipelined"), nightly=("expert_parallel_2d",)),
+    *cases(SWITCH, slow=("expert_model_parallel",), nightly=("encoder_pipelined", "expert_parallel_2d")),
 ]
 
 

@@ -206,7 +206,7 @@ def test_a_tpu_moves_what_is_offloaded_beside_its_work():
     assert report["starts"] == ["copy-start", "dynamic-slice-start", "dynamic-update-slice-start"]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_tpu_sends_a_padded_vocabulary_as_a_divisible_one():
     """5,029 ids over four chips are planned as the 5,032 that they are padded to: the same memory of parameters, the same
     collectives, and the report says so."""

@@ -98,7 +98,7 @@ FAMILIES = [
     nightly("bert.quickstart_pairs", {"vocab": 61}, "two_d", VOCABULARY),
     nightly("t5.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
     slow("gshard_m4.quickstart", {"source_vocab": 61, "target_vocab": 63}, "expert_tensor_parallel", VOCABULARY),
-    slow("gpt.moe_quickstart", {"vocab": 61}, "expert_two_d", VOCABULARY),
+    nightly("gpt.moe_quickstart", {"vocab": 61}, "expert_two_d", VOCABULARY),
     nightly("whisper.turbo", {"feed_forward.hidden_dim": 30}, "fully_sharded", ("mlp",)),
     nightly("multimodal.quickstart", {"vocab": 61}, "tensor_parallel", VOCABULARY),
     nightly("vit.quickstart", {"feed_forward.hidden_dim": 30}, "two_d", ("mlp", "act_mlp")),

@@ -28,7 +28,7 @@ VIT, SPARSE = "vit.quickstart", "vit.moe_quickstart"
 # Blocks are those of test_gpt_layouts.py and test_m4_layouts.py; what is this family's own is pictures cut in space.
 TABLE = [
     *cases(VIT, keep=("spatial",), slow=("spatial_ring", "two_d"), nightly=("fully_sharded", "pipeline_interleaved")),
-    *cases(SPARSE, slow=("expert_parallel", "expert_fsdp")),
+    *cases(SPARSE, slow=("expert_fsdp",), nightly=("expert_parallel",)),
     *cases("vit.vit_22b", nightly=("spatial",)),
 ]
 

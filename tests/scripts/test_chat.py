@@ -281,6 +281,7 @@ def test_a_rated_chat_is_a_transcript(run):
     assert run(lines, "--candidates", "3", "--seed", "7", model="lamda") != out
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_one_candidate_is_streamed(run, monkeypatch):
     """The line of the reply is printed in pieces while it is drawn, and is the candidate in the end."""

@@ -224,7 +224,7 @@ def test_a_description_begins_at_the_margin():
 
 
 @pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_show_counts_collectives():
     """The quickstart's step exchanges tokens by all-to-all and gathers no expert: read off the compiled program."""
     done = command("scripts.show", "gshard_m4.quickstart", "--synthetic", "--collectives", "--json")

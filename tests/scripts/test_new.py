@@ -94,6 +94,7 @@ def test_a_family_runs_as_it_is(folder, monkeypatch):
     assert one[-1] < 0.2 < 1 < one[0] and one == pytest.approx(eight, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_kind_runs_as_it_is(folder, monkeypatch):
     """It is prepared and learned, and a command that is not given the file, in another folder, scores the run."""

@@ -30,6 +30,8 @@ RUN = {
     "scripts.show": r"gshard_m4\.quickstart .*\n",
     "scripts.layouts gpt.quickstart": r"two_d_sequence",
 }
+# Minutes of what tests/multi_device/test_gpt_layouts.py compares; tests/toy/test_toy.py has the command.
+NIGHTLY = ("scripts.layouts gpt.quickstart",)
 LEFT_OUT = {  # with the reason
     "scripts.train gpt.quickstart": "fetches its text, and trains for minutes",
     "scripts.generate": "continues that run",
@@ -61,8 +63,14 @@ def run(command: str, folder: Path) -> str:
 
 
 @pytest.mark.integration
-@pytest.mark.slow
-@pytest.mark.parametrize("command", [command for command in COMMANDS if known(command) in RUN])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(command, marks=pytest.mark.nightly if known(command) in NIGHTLY else pytest.mark.slow)
+        for command in COMMANDS
+        if known(command) in RUN
+    ],
+)
 def test_a_command_of_the_readme_runs(command, tmp_path):
     """It ends well, and prints what it is for."""
     assert re.search(RUN[known(command)], run(command, tmp_path))

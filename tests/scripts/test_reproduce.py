@@ -18,6 +18,8 @@ from scripts.reproductions.figure import CLASSES, figure
 PAGES = ROOT / "docs" / "reproductions"
 COMPUTED = [name for name, entry in entries().items() if not entry.stores]
 COMPILES = {"megatron.traffic": pytest.mark.integration}
+# Of each paper the figures that take longest; a shorter one of the same paper is compared by `make test`.
+LONGEST = ("megatron.microbatch", "megatron.traffic", "gshard.figure_7", "gshard.dropped", "t5.switch_compression")
 LONG = (
     "decoders.gpt",
     "decoders.released",
@@ -138,7 +140,13 @@ def _on_page(name: str, rows: list[Row]) -> None:
         assert pages.line(row) in page, f"run: python -m scripts.reproduce {name}"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=COMPILES.get(name, ())) for name in COMPUTED])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[mark for mark in (COMPILES.get(name), name in LONGEST and pytest.mark.slow) if mark])
+        for name in COMPUTED
+    ],
+)
 def test_a_computed_figure_is_what_its_page_says(name, tmp_path, real_draws):
     """A page cannot drift from the code unnoticed: what is computed in a second is compared whole, with its line of the index,
     what takes longer by its first row."""

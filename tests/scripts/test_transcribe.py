@@ -71,6 +71,7 @@ def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, 
     assert [file.name for file in (tmp_path / "out").iterdir()] == ["a.wav.srt"] and capsys.readouterr().out == ""
 
 
+@pytest.mark.slow
 def test_an_evaluation_scores_what_the_command_writes(folder, monkeypatch, capsys):
     """Held-out utterances of known language and task have the texts that the command writes for their files, also those that are
     longer than a window; other vocabularies, and models that hear no windows, are decoded otherwise."""
@@ -92,6 +93,7 @@ def test_an_evaluation_scores_what_the_command_writes(folder, monkeypatch, capsy
         assert [json.loads(line)["text"] for line in capsys.readouterr().out.splitlines()] == texts and all(texts)
 
 
+@pytest.mark.slow
 def test_the_precision_can_be_chosen(folder, monkeypatch, capsys):
     """Another one is a matter of an option, and said; one that does not exist is refused with those that do."""
     arguments = folder / "a.wav", "--checkpoint", folder / "whisper", "--execution.dtype"

@@ -106,8 +106,13 @@ def test_a_teacher_that_trained_on_is_another(teacher, small, tmp_path):
         run(with_train(e, steps=4), tmp_path / "student")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["data_parallel", "two_d", "context_ring_balanced", "pipeline_interleaved"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("data_parallel", marks=pytest.mark.nightly),  # which `two_d` has, too
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("two_d", "context_ring_balanced", "pipeline_interleaved")),
+    ],
+)
 def test_the_same_student_under_every_layout(teacher, small, tmp_path, name):
     """Soft targets are cut as the layout cuts logits, in microbatches too: losses are those of one device."""
     if name.startswith("context"):  # a mixture's groups span positions

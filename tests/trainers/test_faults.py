@@ -80,7 +80,7 @@ def test_a_failing_store_delays_saves_and_ends_the_run_past_its_limit(small, tmp
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", ["metrics.jsonl", "tensorboard"])
+@pytest.mark.parametrize("name", ["metrics.jsonl", pytest.param("tensorboard", marks=pytest.mark.slow)])
 def test_a_disk_that_is_full_ends_the_run_and_a_free_one_lets_it_go_on(small, tmp_path, monkeypatch, name):
     """A log cannot be written from step 4 on: the run ends there with its code, also in its record.
     The same command then gives what a run gives that was never stopped."""

@@ -166,6 +166,7 @@ def test_a_run_with_adapters_resumes_and_opens_merged(tmp_path):
     assert_allclose(a, b, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_are_cut_like_their_matrices():
     """Under a layout that cuts every weight an adapter is cut in the dimensions that it shares with its matrix; what is dropped
     of its input is what one device drops."""
@@ -180,6 +181,7 @@ def test_adapters_are_cut_like_their_matrices():
         assert_allclose(x, after[name], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_adapters_with_dropout_train_in_stages():
     """In a pipeline of schedule "gpipe", whose layers are given their keys as they are their weights."""
     e = tiny(lora=Lora(rank=2, dropout=0.25))

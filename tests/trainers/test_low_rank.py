@@ -75,7 +75,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", [pytest.param(c, marks=pytest.mark.slow) if c == "expert" else c for c in CASES])
+@pytest.mark.parametrize("case", [c if c in ("dense", "nf4") else pytest.param(c, marks=pytest.mark.slow) for c in CASES])
 def test_adapters_in_the_layer_equal_the_sum(case):
     """Loss and gradients of every adapter are those of the model whose matrices are the sums, quantised or not; none is zero."""
     name, settings, layers = CASES[case]
@@ -118,7 +118,7 @@ def test_dropout_is_of_what_an_adapter_reads():
         LowRank(w, a, b, 1.5, key=jax.random.key(4), rate=rate).astype(jnp.float32)
 
 
-@pytest.mark.parametrize("case", ["dense", "nf4"])
+@pytest.mark.parametrize("case", ["dense", pytest.param("nf4", marks=pytest.mark.slow)])
 def test_dropout_depends_on_the_step_and_ends_with_training(case):
     """Its draws are a function of the step's key and the layer; every adapter has a gradient; without a key nothing is dropped,
     and neither is it once adapters are merged."""

@@ -231,6 +231,7 @@ def test_keep_policy(small, tmp_path):
     assert kept == [3, 6, 7]
 
 
+@pytest.mark.slow
 def test_microbatches_change_nothing_but_memory(m4, float64):
     """Four microbatches give the gradients of the whole batch, routers' losses too, though their token counts differ."""
     from trainers.hlo.equality import exact

@@ -222,6 +222,7 @@ def test_the_real_radar_is_as_described(monkeypatch):
     assert day.shape == (288, 190, 228, 1) and abs(np.nanmean(day >= 0.2) - 0.134) < 0.005 and np.nanmax(day) < 240
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_winds_are_as_described():
     """132 months of both components, without a gap."""

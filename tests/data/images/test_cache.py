@@ -251,7 +251,12 @@ def test_what_is_fetched():
 
 @pytest.mark.network
 @pytest.mark.parametrize(
-    ("name", "train", "held"), [("fashion_mnist", 60_000, 10_000), ("mnist", 60_000, 10_000), ("emoji", 1906, 0)]
+    ("name", "train", "held"),
+    [
+        ("mnist", 60_000, 10_000),
+        pytest.param("fashion_mnist", 60_000, 10_000, marks=pytest.mark.slow),
+        pytest.param("emoji", 1906, 0, marks=pytest.mark.slow),
+    ],
 )
 def test_the_real_packages(name, train, held):
     """The packages hold as many pictures as they are known to, of every class, and they can be decoded."""

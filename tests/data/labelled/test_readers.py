@@ -124,12 +124,12 @@ def texts_of(example: dict, sides: tuple[str, ...]) -> set[str]:
 @pytest.mark.parametrize(
     "name, examples, test",
     [
-        ("debian_sections", 59_399, 3_881),
-        ("debian_descriptions", 59_399, 3_881),
-        ("debian_similar", 39_235, 2_619),
+        pytest.param("debian_sections", 59_399, 3_881, marks=pytest.mark.slow),
+        pytest.param("debian_descriptions", 59_399, 3_881, marks=pytest.mark.nightly),
+        pytest.param("debian_similar", 39_235, 2_619, marks=pytest.mark.nightly),
         ("brown_tags", 57_340, 5_902),
         ("brown_genres", 6_020, 626),
-        ("spam", 5_656, 1_140),
+        pytest.param("spam", 5_656, 1_140, marks=pytest.mark.slow),
     ],
 )
 def test_the_real_packages(real, name, examples, test):

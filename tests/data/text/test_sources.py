@@ -117,6 +117,7 @@ def test_kernel_documents(tmp_path):
     assert list(sources.kernel_entries(package)) == [("a/b.rst", "a/b.rst", "Title\n====="), ("c.txt", "c.txt", "Title\n=====")]
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_real_small_corpus():
     """The small corpus has 7,111 documents and 5.6 million words; its test hardly occurs in its training text."""

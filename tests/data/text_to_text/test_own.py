@@ -198,7 +198,11 @@ def test_outputs_are_scored_as_answers_are(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "experiment", ["t5.debian_sections_5k", pytest.param("switch.debian_sections_5k", marks=pytest.mark.nightly)]
+    "experiment",
+    [
+        pytest.param("t5.debian_sections_5k", marks=pytest.mark.slow),
+        pytest.param("switch.debian_sections_5k", marks=pytest.mark.nightly),
+    ],
 )
 @pytest.mark.integration
 def test_models_are_trained_on_own_inputs_and_scored(tmp_path, monkeypatch, capsys, experiment):

@@ -181,6 +181,7 @@ def test_a_memory_of_translations_loads_nothing_from_elsewhere(tmp_path):
     assert texts and [dict(row) for row in own.rows(texts, own.files(tmp_path / "a.tmx", texts)[0])] == [{"en": "x ", "de": "y"}]
 
 
+@pytest.mark.slow
 @pytest.mark.integration
 def test_a_mixture_is_trained_on_own_translations_and_scored(tmp_path, trained, monkeypatch):
     """Three steps, and BLEU of the checkpoint that is opened again."""

@@ -209,6 +209,7 @@ def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision(form):
 
 
 @pytest.mark.integration
+@pytest.mark.slow
 @forms
 def test_a_model_learns_in_8_bits_as_in_bfloat16(form):
     """In 40 steps it learns most of a batch by heart, and at no step its loss is far from that in bfloat16."""

@@ -375,7 +375,13 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
 
 
 @pytest.mark.parametrize(
-    ("router", "slots"), [(Top2(), 1), (Top2(), 5), (Top2(), 32), (Top1(), 5), (Top1(), 32), (ExpertChoice(), 5)]
+    ("router", "slots"),
+    [
+        (Top2(), 1),
+        (Top2(), 32),
+        (ExpertChoice(), 5),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in ((Top2(), 5), (Top1(), 5), (Top1(), 32))),
+    ],
 )
 def test_dispatches_agree(router, slots, float64):
     """All four give what the experts give token by token, and one gradient for inputs, gates and weights, to 1e-12; with drops

@@ -86,8 +86,14 @@ def same(result, want) -> None:
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), result, want)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
-@pytest.mark.parametrize("layout", ["context_ring", "context_ring_balanced"])
+@pytest.mark.parametrize(
+    ("layout", "variant"),
+    [
+        *(("context_ring_balanced", variant) for variant in VARIANTS),
+        ("context_ring", "grouped"),
+        *(pytest.param("context_ring", variant, marks=pytest.mark.slow) for variant in VARIANTS if variant != "grouped"),
+    ],
+)
 def test_a_ring_is_plain_attention(layout, variant):
     """In four pieces on one device values and gradients are those of whole rows, to 1e-12, with every feature."""
     same(run(LAYOUTS[layout](2, PIECES), **VARIANTS[variant]), plain(variant))

@@ -114,10 +114,10 @@ def test_the_kernel_is_plain_attention_in_half_precision():
 @pytest.mark.parametrize(
     ("layout", "variant"),
     [
-        (tensor_parallel(2, 2), "causal"),
+        pytest.param(tensor_parallel(2, 2), "causal", marks=pytest.mark.slow),
         (tensor_parallel(2, 2), "grouped"),  # keys and values whole on every device: each takes its head of the two
-        (tensor_parallel(1, 4), "grouped"),  # two heads, four devices
-        (tensor_parallel(2, 2), "one head of keys"),
+        pytest.param(tensor_parallel(1, 4), "grouped", marks=pytest.mark.slow),  # two heads, four devices
+        pytest.param(tensor_parallel(2, 2), "one head of keys", marks=pytest.mark.slow),
         (fully_sharded(2, 2), "other keys"),
         (Layout(name="rows", mesh=(("a", 2), ("b", 2)), rules=rules(batch="a")), "causal"),  # an axis that cuts nothing
     ],

@@ -23,9 +23,16 @@ from tests.helpers.models import ALONE, batch_of, compiled, fixture, model_of
 GPT = ["gpt.quickstart", "gpt.gpt2_124m", "gpt.gspmd_64b", "gpt.lingvo_175b", "gpt.palm_8b"]
 EXPERTS = ["gpt.moe_quickstart", "gpt.mixtral_8x7b", "gpt.gpt_oss_20b", "gpt.deepseek_v3", "gpt.glam_64b_64e"]
 GPT += ["gpt.gemma3_4b", "gpt.olmo2_7b", "gpt.bloom_7b1", *EXPERTS]
+# Further kin of those before them, for `make test-slow`.
+KIN = ("gpt.lingvo_175b", "gpt.mixtral_8x7b", "gpt.glam_64b_64e", "llama_llama3", "mistral", "phi3", "bert.mlperf_200b")
 # Released dense decoders beside Gemma 3 and OLMo 2: parity fixtures, of odd sizes, each with all its kinds of layers.
 RELEASED = ["llama_llama3", "mistral", "qwen2_window", "qwen3", "gemma2", "phi3", "phi3_long", "smollm3"]
 BERT = ["bert.base", "bert.mlperf_200b", "bert.mlperf_480b"]
+
+
+def tiers(*names: str) -> list:
+    """Cases of `make test`, and of `make test-slow`."""
+    return [pytest.param(name, marks=pytest.mark.slow) if name in KIN else name for name in names]
 
 
 def changed(tokens: np.ndarray) -> np.ndarray:
@@ -40,7 +47,7 @@ def outputs(model, batch) -> np.ndarray:
     return np.asarray(compiled(model, batch))
 
 
-@pytest.mark.parametrize("name", GPT)
+@pytest.mark.parametrize("name", tiers(*GPT))
 def test_a_decoder_sees_only_what_came_before(name, float64):
     """Changing the token at position 5 changes the logits from there on, in its own document, and no others."""
     model, batch = model_of(name), batch_of([8, 4], [12])
@@ -51,7 +58,7 @@ def test_a_decoder_sees_only_what_came_before(name, float64):
     assert np.abs(before[0, 5:8] - after[0, 5:8]).max(axis=-1).min() > 1e-6
 
 
-@pytest.mark.parametrize("name", BERT)
+@pytest.mark.parametrize("name", tiers(*BERT))
 def test_an_encoder_sees_the_whole_example(name, float64):
     """Changing one token changes the vectors of its example, before it and after, and no others."""
     model, batch = model_of(name), batch_of([8, 4], [12])
@@ -61,7 +68,7 @@ def test_an_encoder_sees_the_whole_example(name, float64):
     assert np.abs(before[0, :8] - after[0, :8]).max(axis=-1).min() > 1e-6
 
 
-@pytest.mark.parametrize("name", GPT + BERT)
+@pytest.mark.parametrize("name", tiers(*GPT, *BERT))
 def test_padding_does_not_matter(name, float64):
     """Whatever stands in padding changes no output of a real token, and no loss."""
     model, batch = model_of(name), batch_of([7], [12])
@@ -70,7 +77,7 @@ def test_padding_does_not_matter(name, float64):
     assert_array_equal(outputs(model, batch)[real], outputs(model, other)[real])
 
 
-@pytest.mark.parametrize("name", GPT + BERT)
+@pytest.mark.parametrize("name", tiers(*GPT, *BERT))
 def test_packed_examples_are_alone(name, float64):
     """Two examples in one row have the outputs that each has in a row of its own."""
     model, packed = model_of(name), batch_of([7, 5], [12])
@@ -81,7 +88,7 @@ def test_packed_examples_are_alone(name, float64):
     assert_allclose(together[0, 7:], each[1, :5], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", GPT + RELEASED)
+@pytest.mark.parametrize("name", tiers(*GPT, *RELEASED))
 def test_a_cache_changes_nothing(name, float64):
     """Reading a prompt at once and then a token at a time gives the logits of reading all at once, for prompts of unequal
     length and two hypotheses of each."""
@@ -128,9 +135,9 @@ def test_reordered_hypotheses_have_their_parents_past(name, float64):
     [
         dict(loss_chunks=4),
         dict(unroll=0),
-        dict(unroll=2),
-        dict(remat="full"),
-        dict(remat="attention_in+context+gate"),
+        pytest.param(dict(unroll=2), marks=pytest.mark.slow),
+        pytest.param(dict(remat="full"), marks=pytest.mark.slow),
+        pytest.param(dict(remat="attention_in+context+gate"), marks=pytest.mark.slow),
         dict(remat="up+ffn_out"),
     ],
     ids=str,

@@ -138,6 +138,7 @@ def test_transcripts_do_not_depend_on_the_batch(tiny, tmp_path):
         assert together[paths[1]].seconds == pytest.approx(3.4, abs=0.01)
 
 
+@pytest.mark.slow
 def test_what_is_drawn_anew_does_not_depend_on_the_files_beside_it(tiny):
     """A window that is drawn with a temperature has the same text alone, in any place among others, and in batches of any size;
     two windows of the same file have draws of their own."""

@@ -157,7 +157,8 @@ def miniature(name: str) -> Experiment:
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("name", [NAMES[0], *(pytest.param(name, marks=pytest.mark.slow) for name in NAMES[1:])])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_a_miniature_run_makes_a_log_that_passes(name, data, tmp_path, monkeypatch):
     """From start to the target, which the first evaluation meets; each ruleset's checker accepts the log as it is.
 

@@ -72,7 +72,9 @@ def limited(pod: Slice, memory: float) -> Slice:
 # --- candidates ---
 
 
-@pytest.mark.parametrize("name", ["gpt.maxtext_22b", "bert.mlperf_480b", "gshard_m4.moe_128e_12l"])
+@pytest.mark.parametrize(
+    "name", ["gpt.maxtext_22b", "bert.mlperf_480b", pytest.param("gshard_m4.moe_128e_12l", marks=pytest.mark.slow)]
+)
 def test_candidates_are_valid_and_no_two_are_equal(name: str):
     """Each is a plan of all the slice's chips that lies on its torus; its text tells it from all others."""
     e = tiny(name)
@@ -220,6 +222,7 @@ def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
     assert bound(encoder, POD).step_s < bound(dataclasses.replace(encoder, layout=layout), POD).step_s
 
 
+@pytest.mark.slow
 def test_pipeline_keeps_less_under_1f1b_and_idles_less_with_chunks(small):
     result = {c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]}
     assert result["pipeline_1f1b"].memory_bytes < result["gpipe"].memory_bytes

@@ -229,6 +229,7 @@ def test_a_file_is_computed_as_most_of_it_is_stored(kind, stored, computed, tmp_
     assert (weights.stored, e.execution.dtype) == (stored, computed)
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_smollm2_knows_the_capital_of_france():
     """Released 4-bit weights, continued greedily: the next word is Paris."""

@@ -121,6 +121,7 @@ def _copied(source, folder):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.network
 def test_the_real_dictionary():
     """GCIDE has 172 thousand senses, each a line of its own; nearly all of them have a part of speech."""
