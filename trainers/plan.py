@@ -331,12 +331,12 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
     # The key is an argument, so that runs with other seeds find the program in the cache; NumPy's array belongs to no device.
     key = np.asarray(jax.random.key_data(jax.random.key(plan.experiment.train.seed)))
 
-    def create(key: np.ndarray) -> State:
+    def create(key: jax.Array) -> State:
         return drop_given(_fresh(plan, jax.random.wrap_key_data(key)))
 
     # It runs once: with all of LLVM's passes a small model's takes 11 s of a CPU to compile, not 3, and draws the same bits.
     device = plan.mesh.devices.flat[0] if plan.mesh else jax.devices()[0]
-    options = xla_flags.passes(1) if device.platform == "cpu" else None
+    options = xla_flags.passes(1, device.platform)
     created = jax.jit(create, out_shardings=shardings, compiler_options=options)(key)
     return in_step_form(plan, dataclasses.replace(created, params=created.params | given))
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import jax
 
 GIB = 2**30
-Options = Mapping[str, bool | int | str]
+Options = Mapping[str, bool | str]
 
 
 class PodError(UserError):
@@ -237,7 +237,7 @@ def options_for(e: Experiment, devices: Sequence[Any]) -> Options:
     """Returns the options for an experiment on these devices: none for GPUs and TPUs of an unknown generation."""
     device = devices[0]
     if device.platform == "cpu":  # a step is as fast as with XLA's own level, 3, whose compilation takes 1.5 times as long
-        return xla_flags.passes(2)
+        return xla_flags.passes(2, device.platform)
     if device.platform != "tpu" or device.device_kind not in KINDS:
         return {}
     chip = CHIPS[KINDS[device.device_kind]]

@@ -25,7 +25,8 @@ def add() -> None:
         os.environ["XLA_FLAGS"] = " ".join([flags, *missing]).strip()
 
 
-def passes(level: int) -> dict[str, int]:
-    """Returns the compiler options with which a program of CPUs is compiled by LLVM's passes of this level, 0 to 3; none where
-    $XLA_FLAGS names one. XLA's own choice is 3."""
-    return {} if _LEVEL in os.environ.get("XLA_FLAGS", "") else {_LEVEL: level}
+def passes(level: int, platform: str) -> dict[str, str | bool]:
+    """Returns the compiler options with which a program is compiled by LLVM's passes of this level, 0 to 3; none where $XLA_FLAGS
+    names one, and for other platforms than "cpu". XLA's own choice is 3."""
+    given = _LEVEL in os.environ.get("XLA_FLAGS", "")
+    return {} if given or platform != "cpu" else {_LEVEL: str(level)}
