@@ -114,9 +114,13 @@ class Hunted(Local):
 
     def start(self, hosts: Sequence[str], command: Sequence[str], variables: Mapping[str, str]) -> None:
         self.starts += 1
+        self._restarted()
         super().start(hosts, command, variables)
         if self.losses and self.losses[-1].restart is None:
             self.losses[-1].restart = time.monotonic() - self.losses[-1].moment
+
+    def _restarted(self) -> None:
+        self._log = self._log[0], 2**62  # what the start before has logged is no new step
 
     def codes(self) -> dict[str, int | None]:
         self._hunt()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import pytest
 
 from configs.registry import ConfigError
 from scripts import cli, launch
+from scripts.lab import losses
 from scripts.launching import elastic, job, slurm, supervisor
 from tests.helpers.waiting import HANGS, wait_until
 
@@ -158,12 +160,36 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
     assert [event["hosts"] for event in events if event["event"] == "start"] == [["alpha", "beta"], ["alpha"], ["alpha", "beta"]]
 
 
-@pytest.mark.slow
+def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
+    """A start writes the log anew, cut back to its checkpoint: what was there before, or is copied, is not its own."""
+    hosts, log = losses.Hunted(tmp_path, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
+
+    def write(*steps: int) -> None:
+        new = tmp_path / "new"
+        new.write_text("".join(json.dumps({"step": step}) + "\n" for step in steps))
+        new.replace(log)
+
+    assert hosts._new_step() is None
+    write()
+    assert hosts._new_step() is None
+    with log.open("a") as file:
+        file.write('{"step": 5}\n{"step": 10}\n{"st')
+    assert hosts._new_step() == 10
+    hosts._restarted()
+    assert hosts._new_step() is None
+    write(5)
+    assert hosts._new_step() is None
+    with log.open("a") as file:
+        file.write('{"step": 10}\n')
+    assert hosts._new_step() == 10
+
+
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_five_random_losses_of_one_of_four_processes_change_no_loss():
     """SIGKILL at random moments; two processes go on, and four once the lost one is back. What is logged equals an uninterrupted
     run's, in float64 to 1e-10."""
-    command = [sys.executable, "-m", "scripts.lab.losses", "--losses", "5", "--steps", "100", "--returns-after", "2", "--json"]
+    command = [sys.executable, "-m", "scripts.lab.losses", "--losses", "5", "--steps", "100", "--returns-after", "5", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
