@@ -7,7 +7,7 @@ from models.errors import shortened
 from models.interchange import Entry, Interchange, InterchangeError
 from models.interchange.layers import Names, attention_names, encoder_decoder_layers
 from models.interchange.rows import ModelType, Row, Setting, constant, fixed, read_activation, write_activation
-from models.interchange.settings import STANDARD, Fields, Settings, setting, under, without
+from models.interchange.settings import STANDARD, Fields, Settings, only, setting, under, without
 from models.interchange.tensors import matrix, table, vector
 from models.parts.attention.config import RelativeBuckets
 from models.parts.moe.config import MoeConfig, Top1
@@ -45,10 +45,9 @@ def _feed_forward(default: str) -> Row:
         if len(words) > 2 or words[:-1] not in ([], ["gated"]):
             raise InterchangeError(f"config.json: feed_forward_proj={'-'.join(words)!r} is not supported")
         gated = len(words) == 2
-        return {
-            "feed_forward.gated": gated,
-            "feed_forward.activation": read_activation("gelu_new" if gated and words[-1] == "gelu" else words[-1]),
-        }
+        name = "gelu_new" if gated and words[-1] == "gelu" else words[-1]
+        only(theirs, dense_act_fn=(name,), is_gated_act=(gated,))  # which files repeat, and `transformers` obeys
+        return {"feed_forward.gated": gated, "feed_forward.activation": read_activation(name)}
 
     def write(c: T5Config) -> dict[str, Any]:
         if c.feed_forward.gated and c.feed_forward.activation == "gelu":

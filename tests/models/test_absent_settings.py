@@ -14,13 +14,16 @@ FOLDERS = sorted(path.parent.name for path in FIXTURES.glob("*/config.json"))
 # Made of the other settings, of which the defaults are those of another size.
 DERIVED = {
     "decoder_vocab_size",
+    "dense_act_fn",
     "ffn_hidden_size",
     "head_dim",
+    "is_gated_act",
     "layer_types",
     "no_rope_layers",
     "num_decoder_layers",
     "num_key_value_heads",
     "num_kv_heads",
+    "pooler_hidden_size",
     "pooler_output_size",
     "projection_size",
     "rope_parameters",

@@ -103,6 +103,16 @@ def test_released_folders_are_exact(name):
     assert c.decoder_groups == theirs.get("num_decoder_layers", 32) and INTERCHANGE.read_config(written) == c
 
 
+@pytest.mark.parametrize("change", [{"dense_act_fn": "gelu"}, {"is_gated_act": False}])
+def test_an_activation_of_another_name_is_refused(change):
+    """Files repeat what the name of the feed-forward network says, and `transformers` obeys what they repeat."""
+    plain = FOLDERS["byt5_small"][0]
+    settings = plain | {"dense_act_fn": "gelu_new", "is_gated_act": True}
+    assert INTERCHANGE.read_config(settings) == INTERCHANGE.read_config(plain)
+    with pytest.raises(InterchangeError, match=f"{next(iter(change))}=.* is not supported, only"):
+        INTERCHANGE.read_config(settings | change)
+
+
 def test_depths_that_make_no_model_are_refused():
     """A mixture has as many layers on both sides; no stack is empty."""
     switch = json.loads((FIXTURES / "switch/config.json").read_text())
