@@ -5,9 +5,9 @@
     python -m scripts.lab.losses --returns-after 0                  # always on four processes: equal bit for bit
 
 The supervisor is that of `scripts.launch --on local`: after a loss it goes on with two of four processes, and with all four at
-the next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that
-is logged, the steps that were trained twice, and the largest relative difference of a logged loss. Numbers are in float64, in
-which sums in another order stay apart by 1e-12 over thousands of steps.
+the next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that is
+logged, the steps that were trained twice, and the largest relative difference of a logged loss. Numbers are in float64, so that
+the rounding of sums in another order stays far below 1e-6.
 
 Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it
 needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
