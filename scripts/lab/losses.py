@@ -3,6 +3,7 @@
     python -m scripts.lab.losses                                    # 20 losses in 2,000 tiny steps on four processes
     python -m scripts.lab.losses --losses 100 --steps 4000 --json
     python -m scripts.lab.losses --returns-after 0                  # always on four processes: equal bit for bit
+    python -m scripts.lab.losses --runs runs/losses && python -m scripts.report runs/losses/cut    # its page
 
 The supervisor is that of `scripts.launch --on local`: after a loss it goes on with two of four processes, and with all four at
 the next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that is
@@ -15,6 +16,7 @@ needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md
 
 import atexit
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import multiprocessing
@@ -200,6 +202,8 @@ def logged(workdir: Path) -> dict[int, float]:
 
 def report(whole: Path, cut: Path, hosts: Hunted, seconds: float) -> dict[str, Any]:
     """Returns the figures: see the module."""
+    from trainers.monitoring import history
+
     want, got = logged(whole), logged(cut)
     events = [json.loads(line) for line in (cut / LOG).read_text().splitlines()]
     starts = [event for event in events if event["event"] == "start"]
@@ -222,6 +226,8 @@ def report(whole: Path, cut: Path, hosts: Hunted, seconds: float) -> dict[str, A
         "logged_steps_equal": want.keys() == got.keys(),
         "largest_relative_difference": max((abs(got[s] - want[s]) / abs(want[s]) for s in want.keys() & got.keys()), default=1.0),
         "bit_for_bit": want == got,
+        "goodput": f"{history.read(cut).goodput}",
+        "goodput_left_alone": f"{history.read(whole).goodput}",
     }
 
 
@@ -237,6 +243,9 @@ def main() -> int:
     parser.add_argument("--returns-after", type=float, default=20, metavar="S", help="a host is back after so many seconds")
     parser.add_argument("--stall-seconds", type=float, default=60, help="the run's train.faults.stall_seconds")
     parser.add_argument("--seed", type=int, default=7, help="of the moments")
+    parser.add_argument(
+        "--runs", type=Path, metavar="DIR", help="keep both runs there, whole/ and cut/; by default they are deleted"
+    )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args()
     if not 0 < args.losses <= args.steps // (2 * LOGGED):
@@ -248,7 +257,10 @@ def main() -> int:
     rng = random.Random(args.seed)
     moments = sorted(LOGGED * n for n in rng.sample(range(1, args.steps // LOGGED), args.losses))
     arguments = ["--train.faults.stall_seconds", str(args.stall_seconds)]
-    with paths.scratch(Path(tempfile.gettempdir()) / "shardzoo_losses") as folder:
+    if args.runs and args.runs.exists():
+        raise ConfigError(f"--runs {args.runs}: exists; choose a new folder")
+    with contextlib.ExitStack() as stack:
+        folder = args.runs or stack.enter_context(paths.scratch(Path(tempfile.gettempdir()) / "shardzoo_losses"))
         os.environ["SHARDZOO_DATA"] = str(folder / "data")
         trained(folder / "whole", args.steps, Hunted(folder / "whole", 0, (), rng), arguments)
         began, hosts = time.monotonic(), Hunted(folder / "cut", args.returns_after, moments, rng)
