@@ -103,8 +103,8 @@ class Hunted(Local):
       steps: ascending, at which a process is lost.
     """
 
-    def __init__(self, workdir: Path, returns_after: float, steps: Sequence[int], rng: random.Random):
-        super().__init__(HOSTS, returns_after)
+    def __init__(self, workdir: Path, hosts: int, returns_after: float, steps: Sequence[int], rng: random.Random):
+        super().__init__(hosts, returns_after)
         self.workdir, self.rng, self.ahead = workdir, rng, [*steps]
         self.losses: list[Loss] = []
         self.starts = 0
@@ -260,10 +260,12 @@ def main() -> int:
     if args.runs and args.runs.exists():
         raise ConfigError(f"--runs {args.runs}: exists; choose a new folder")
     with contextlib.ExitStack() as stack:
+        (args.runs or Path()).mkdir(parents=True, exist_ok=True)
         folder = args.runs or stack.enter_context(paths.scratch(Path(tempfile.gettempdir()) / "shardzoo_losses"))
         os.environ["SHARDZOO_DATA"] = str(folder / "data")
-        trained(folder / "whole", args.steps, Hunted(folder / "whole", 0, (), rng), arguments)
-        began, hosts = time.monotonic(), Hunted(folder / "cut", args.returns_after, moments, rng)
+        left_alone = 1 if args.returns_after else HOSTS  # one takes less time, and rounds otherwise, as fewer hosts do
+        trained(folder / "whole", args.steps, Hunted(folder / "whole", left_alone, 0, (), rng), arguments)
+        began, hosts = time.monotonic(), Hunted(folder / "cut", HOSTS, args.returns_after, moments, rng)
         trained(folder / "cut", args.steps, hosts, arguments)
         result = report(folder / "whole", folder / "cut", hosts, time.monotonic() - began)
     if args.json:

@@ -162,7 +162,7 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
 
 def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
     """A start writes the log anew, cut back to its checkpoint: what was there before, or is copied, is not its own."""
-    hosts, log = losses.Hunted(tmp_path, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
+    hosts, log = losses.Hunted(tmp_path, losses.HOSTS, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
 
     def write(*steps: int) -> None:
         new = tmp_path / "new"
