@@ -5,10 +5,11 @@
     python -m scripts.lab.losses --returns-after 0                  # always on four processes: equal bit for bit
     python -m scripts.lab.losses --runs runs/losses && python -m scripts.report runs/losses/cut    # its page
 
-The supervisor is that of `scripts.launch --on local`: after a loss it goes on with two of four processes, and with all four at
-the next save after the lost one is back. The report has the seconds from a kill to the restart and to the first new step that is
-logged, the steps that were trained twice, and the largest relative difference of a logged loss. Numbers are in float64, so that
-the rounding of sums in another order stays far below 1e-6.
+The supervisor is that of `scripts.launch --on local`: after a loss it goes on with half of the processes, and with all at the next
+save after the lost one is back. The run that is left alone has one process, or all where a lost one is back at once. The report has
+the seconds from a kill to the restart and to the first new step that is logged, the steps that were trained twice, the largest
+relative difference of a logged loss, and the goodput of both runs. Numbers are in float64, so that the rounding of sums in another
+order stays far below 1e-6.
 
 Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it
 needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
@@ -19,6 +20,7 @@ import concurrent.futures
 import contextlib
 import dataclasses
 import json
+import math
 import multiprocessing
 import os
 import random
@@ -37,8 +39,8 @@ from scripts import cli
 from scripts.launching.local import Local
 from scripts.launching.supervisor import LOG, Supervised, Supervisor, stopped_by_signals
 
-RUN = ("gpt.quickstart", "--tiny", "--layout", "fully_sharded:4x1")
-HOSTS, EVERY, LOGGED = 4, 10, 5  # processes; steps between saves and between logged steps
+RUN = ("gpt.quickstart", "--tiny")
+EVERY, LOGGED = 10, 5  # steps between saves and between logged steps
 EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0")
 # Compiling takes most of a start; less optimised programs take less of it.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -170,8 +172,8 @@ def planned(workdir: str, steps: int, arguments: Sequence[str]) -> str:
     given = [*RUN, *EXACT, "--train.steps", str(steps), "--train.log_every", str(LOGGED)]
     given += ["--train.checkpoint.every", str(EVERY), *arguments]
     args, overrides = parser.parse_known_args(given)
-    machines = job.machines_of(f"cpu:{HOSTS}x1")
     e = cli.chosen(args, overrides)
+    machines = job.machines_of(f"cpu:{math.prod(size for _, size in e.layout.mesh)}x1")
     job.check(e, machines)
     return elastic.supervised(job.Job(e, tuple(given), machines, workdir, "", restarts=10**6)).to_json()
 
@@ -216,7 +218,9 @@ def report(whole: Path, cut: Path, hosts: Hunted, seconds: float) -> dict[str, A
         "steps": max(got),
         "losses": len(hosts.losses),
         "starts": hosts.starts,
-        "starts_by_processes": {str(n): sum(len(start["hosts"]) == n for start in starts) for n in range(1, HOSTS + 1)},
+        "starts_by_processes": {
+            str(n): sum(len(start["hosts"]) == n for start in starts) for n in range(1, len(hosts.names) + 1)
+        },
         "seconds": round(seconds, 1),
         "seconds_to_restart": spread([loss.restart for loss in hosts.losses]),
         "seconds_to_new_step": spread([loss.new_step for loss in hosts.losses]),
@@ -240,6 +244,7 @@ def main() -> int:
     parser = cli.parser(__doc__)
     parser.add_argument("--losses", type=int, default=20, help="processes that are killed")
     parser.add_argument("--steps", type=int, default=2000, help="of the run")
+    parser.add_argument("--hosts", type=int, default=4, help="processes of the run, of which one is killed each time: 2 or 4")
     parser.add_argument("--returns-after", type=float, default=20, metavar="S", help="a host is back after so many seconds")
     parser.add_argument("--stall-seconds", type=float, default=60, help="the run's train.faults.stall_seconds")
     parser.add_argument("--seed", type=int, default=7, help="of the moments")
@@ -248,6 +253,8 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args()
+    if args.hosts not in (2, 4):
+        raise ConfigError(f"--hosts {args.hosts}: 2 or 4, which divide the rows of a batch")
     if not 0 < args.losses <= args.steps // (2 * LOGGED):
         raise ConfigError(f"--losses {args.losses}: between 1 and {args.steps // (2 * LOGGED)} of {args.steps} steps")
     os.environ.update(ENVIRONMENT)
@@ -256,16 +263,16 @@ def main() -> int:
 
     rng = random.Random(args.seed)
     moments = sorted(LOGGED * n for n in rng.sample(range(1, args.steps // LOGGED), args.losses))
-    arguments = ["--train.faults.stall_seconds", str(args.stall_seconds)]
+    arguments = ["--layout", f"fully_sharded:{args.hosts}x1", "--train.faults.stall_seconds", str(args.stall_seconds)]
     if args.runs and args.runs.exists():
         raise ConfigError(f"--runs {args.runs}: exists; choose a new folder")
     with contextlib.ExitStack() as stack:
         (args.runs or Path()).mkdir(parents=True, exist_ok=True)
         folder = args.runs or stack.enter_context(paths.scratch(Path(tempfile.gettempdir()) / "shardzoo_losses"))
         os.environ["SHARDZOO_DATA"] = str(folder / "data")
-        left_alone = 1 if args.returns_after else HOSTS  # one takes less time, and rounds otherwise, as fewer hosts do
+        left_alone = 1 if args.returns_after else args.hosts  # one takes less time, and rounds otherwise, as fewer hosts do
         trained(folder / "whole", args.steps, Hunted(folder / "whole", left_alone, 0, (), rng), arguments)
-        began, hosts = time.monotonic(), Hunted(folder / "cut", HOSTS, args.returns_after, moments, rng)
+        began, hosts = time.monotonic(), Hunted(folder / "cut", args.hosts, args.returns_after, moments, rng)
         trained(folder / "cut", args.steps, hosts, arguments)
         result = report(folder / "whole", folder / "cut", hosts, time.monotonic() - began)
     if args.json:

@@ -162,7 +162,7 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
 
 def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
     """A start writes the log anew, cut back to its checkpoint: what was there before, or is copied, is not its own."""
-    hosts, log = losses.Hunted(tmp_path, losses.HOSTS, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
+    hosts, log = losses.Hunted(tmp_path, 4, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
 
     def write(*steps: int) -> None:
         new = tmp_path / "new"
@@ -184,12 +184,13 @@ def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
     assert hosts._new_step() == 10
 
 
-@pytest.mark.nightly
+@pytest.mark.parametrize("hosts", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)])
 @pytest.mark.integration
-def test_five_random_losses_of_one_of_four_processes_change_no_loss():
-    """SIGKILL at random moments; two processes go on, and four once the lost one is back. What is logged equals an uninterrupted
-    run's to 1e-6."""
-    command = [sys.executable, "-m", "scripts.lab.losses", "--losses", "5", "--steps", "100", "--returns-after", "5", "--json"]
+def test_five_random_losses_change_no_loss(hosts):
+    """SIGKILL at random moments; half of the processes go on, and all once the lost one is back. What is logged equals an
+    uninterrupted run's to 1e-6."""
+    options = ["--hosts", str(hosts), "--losses", "5", "--steps", "100", "--returns-after", "5", "--json"]
+    command = [sys.executable, "-m", "scripts.lab.losses", *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads(done.stdout[done.stdout.index("{") :])
