@@ -87,6 +87,17 @@ class Supervised:
             return max((int(path.name) for path in Path(self.checkpoints).iterdir() if path.name.isdigit()), default=-1)
         return -1
 
+    def reached(self) -> int:
+        """Returns the step that the run is known to go on from: that of its newest checkpoint, or the one that its last start
+        restored, which may have been a local one, of the hosts alone."""
+        restored = -1
+        with contextlib.suppress(OSError), (Path(self.workdir) / "run.jsonl").open(errors="replace") as lines:
+            for line in lines:
+                with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):  # cut off, or a start from nothing
+                    event = json.loads(line)
+                    restored = int(event["restored"]) if event.get("event") == "start" else restored
+        return max(self.newest(), restored)
+
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)
 
@@ -120,11 +131,11 @@ class Supervisor:
         """Returns the run's last exit code, once it is over, asked to stop, or out of restarts."""
         restarts = stuck = 0
         while hosts := self._wait_for_hosts():
-            newest = self.run.newest()
+            reached = self.run.reached()
             code, grown = self._one_start(hosts)
             if code in self.run.final or self.stopping:
                 return code
-            stuck = 0 if self.run.newest() > newest else stuck + 1
+            stuck = 0 if self.run.reached() > reached else stuck + 1
             restarts += not grown
             if stuck >= STUCK or restarts > self.run.restarts:
                 why = f"{stuck} starts in a row saved nothing" if stuck >= STUCK else f"{self.run.restarts} restarts are used up"

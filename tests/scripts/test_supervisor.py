@@ -193,6 +193,23 @@ def test_a_fault_that_comes_back_before_every_save_ends_the_supervision(tmp_path
     assert world.events()[-1]["event"] == "given up" and world.now > 60
 
 
+def test_starts_that_go_on_from_local_checkpoints_get_further(tmp_path):
+    """The store has no new checkpoint, but each start restores a later one of its hosts: no fault comes back."""
+    world = World(tmp_path, 2, 1000, usable=(1, 2), restarts=3 * STUCK)
+    log = tmp_path / "run.jsonl"
+
+    def fail() -> None:
+        with log.open("a") as file:
+            file.write(json.dumps({"event": "start", "restored": 2 * len(world.used) or None}) + '\n{"event": "sta\n')
+        world.end_with(1, 75)
+        world.script = [(world.now + START + 4, fail)]
+
+    log.write_text('{"event": "start", "restored": null}\n')
+    world.script = [(START + 4, fail)]
+    assert world.supervisor.supervise() == 1
+    assert len(world.used) == 3 * STUCK + 1 and world.run.newest() == -1  # restarts were used up
+
+
 def test_restarts_are_bounded(tmp_path, capsys):
     world = World(tmp_path, 2, 1000, usable=(1, 2), restarts=3)
 
