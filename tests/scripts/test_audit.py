@@ -73,10 +73,11 @@ def test_a_run_is_verified_and_shown(made, monkeypatch, capsys):
     assert code == 0 and "nothing was changed" in text and "note:" not in text
     rows = [line.split()[2] for line in text.splitlines() if f"{log.owner()}@" in line and not line.startswith(str(common))]
     events = ["start", *["checkpoints"] * 3, "stop"]
-    assert rows == [*events, *events]
+    assert [row for row in rows if row != "goodput"] == [*events, *events]  # how often that is written depends on the time
     code, text = audited(monkeypatch, capsys, "--runs", run.parent, "--json")
     (only,) = json.loads(text)["logs"]
-    assert code == 0 and only["place"] == str(run) and [line["event"] for line in only["lines"]] == events
+    logged = [line["event"] for line in only["lines"] if line["event"] != "goodput"]
+    assert code == 0 and only["place"] == str(run) and logged == events
     assert audited(monkeypatch, capsys, "--runs", run, "--head", only["head"])[0] == 0
 
 

@@ -102,7 +102,7 @@ def command(tmp_path, monkeypatch) -> Callable[..., Experiment]:
     monkeypatch.chdir(tmp_path)
     for name in ("use_devices", "use_devices_of_all"):
         monkeypatch.setattr(cli, name, lambda *_, **__: None)
-    monkeypatch.setattr(trainer, "train", lambda e, *_: begun.append(e) or 0)
+    monkeypatch.setattr(trainer, "train", lambda e, *_, **__: begun.append(e) or 0)
 
     def run(*arguments: object) -> Experiment:
         monkeypatch.setattr(sys, "argv", ["train", *map(str, arguments)])
