@@ -10,7 +10,6 @@ the newest complete checkpoint, and runs whose logged numbers or last state diff
 Processes are forked from this one, which has imported everything; it needs Linux.
 """
 
-import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -20,7 +19,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -31,6 +29,8 @@ from typing import Any
 from configs.registry import ConfigError
 from data import paths
 from scripts import cli
+from scripts.lab import forks
+from scripts.launching.local import free_port
 
 STEPS, EVERY = 40, 3  # of a run, and between its saves
 IN_SAVES = 0.75  # of the kills are aimed at saves
@@ -96,9 +96,7 @@ class Start:
         run += [argument.format(local=workdir.parent / LOCAL) for argument in arguments]
         together = {}
         if processes > 1:
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                together["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{free.getsockname()[1]}"
+            together["JAX_COORDINATOR_ADDRESS"] = f"127.0.0.1:{free_port()}"
             together["JAX_NUM_PROCESSES"] = str(processes)
         # Compiling takes most of a start; less optimised programs take less of it.
         env = {"SHARDZOO_DATA": str(data), "XLA_FLAGS": "--xla_backend_optimization_level=0"} | together
@@ -108,26 +106,15 @@ class Start:
     def _fork(self, arguments: Sequence[str], env: dict[str, str]) -> int:
         if pid := os.fork():
             return pid
-        code = 1
-        try:
-            with self.output.open("ab") as file:
-                for number in (1, 2):
-                    os.dup2(file.fileno(), number)
+
+        def prepare() -> None:
             os.environ.update(env)
             import jax  # imported before the fork: it does not read the environment any more
 
             jax.config.update("jax_compilation_cache_dir", str(Path(env["SHARDZOO_DATA"]) / "xla-cache"))
             jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-            sys.argv = ["scripts.train", *arguments]
-            from scripts import train
 
-            cli.run(train.main)
-        except SystemExit as ended:
-            code = ended.code if isinstance(ended.code, int) else 1
-            atexit._run_exitfuncs()
-            sys.stdout.flush()
-        finally:
-            os._exit(code)
+        forks.run(["scripts.train", *arguments], self.output, prepare)
 
     def last_line(self) -> str:
         return (self.output.read_text().splitlines() or ["it said nothing"])[-1]

@@ -93,10 +93,7 @@ class Loop:
             due = self.is_due(self.train.eval_every) and self.step >= self.train.eval_from
             if self.evaluator and (self.last or due):  # also when stopping: no step is repeated
                 scores = self.evaluate(self.evaluator)
-            saved = self.is_kept(scores) and self.save(scores)
-            if self.is_kept_locally(bool(saved)):
-                self.enter(SAVING)
-                self.checkpoints.save_locally(self.plan, self.state, self.fingerprint, (scores or {}) if saved else None)
+            self.keep(scores)
 
             if self.last:
                 self.interrupt()
@@ -107,6 +104,13 @@ class Loop:
 
     def is_due(self, every: int) -> bool:
         return every > 0 and self.step % every == 0
+
+    def keep(self, scores: Mapping[str, float] | None) -> None:
+        """Saves the present state where it is due: in the store, on the hosts, or both."""
+        saved = self.is_kept(scores) and self.save(scores)
+        if self.is_kept_locally(saved):
+            self.enter(SAVING)
+            self.checkpoints.save_locally(self.plan, self.state, self.fingerprint, (scores or {}) if saved else None)
 
     def is_kept(self, scores: Mapping[str, float] | None) -> bool:
         """Returns whether the present state is saved: at the end, by the number of steps, or to keep the best by its scores."""

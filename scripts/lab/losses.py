@@ -15,7 +15,6 @@ Processes are forked from this one, which has imported everything, as hosts that
 needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
 """
 
-import atexit
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -26,7 +25,6 @@ import os
 import random
 import signal
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,6 +34,7 @@ from typing import Any
 from configs.registry import ConfigError
 from data import paths
 from scripts import cli
+from scripts.lab import forks
 from scripts.launching.local import Local
 from scripts.launching.supervisor import LOG, Supervised, Supervisor, stopped_by_signals
 
@@ -64,7 +63,15 @@ class Process:
         self.code: int | None = None
         self.pid = os.fork()
         if not self.pid:
-            _train(command, variables, output)
+            forks.run(command[2:], output, lambda: self._prepare(variables))
+
+    @staticmethod
+    def _prepare(variables: Mapping[str, str]) -> None:
+        from scripts import stopping
+
+        os.environ.clear()
+        os.environ.update(variables)
+        stopping.listen()
 
     def poll(self) -> int | None:
         if self.code is None:
@@ -74,28 +81,6 @@ class Process:
 
     def send_signal(self, number: int) -> None:
         os.kill(self.pid, number)
-
-
-def _train(command: Sequence[str], variables: Mapping[str, str], output: Path) -> None:
-    """Runs scripts.train in this process, which was forked, and ends it."""
-    code = 1
-    try:
-        with output.open("ab") as file:
-            for number in (1, 2):
-                os.dup2(file.fileno(), number)
-        os.environ.clear()
-        os.environ.update(variables)
-        from scripts import stopping, train
-
-        stopping.listen()
-        sys.argv = [*command[2:]]
-        cli.run(train.main)
-    except SystemExit as ended:
-        code = ended.code if isinstance(ended.code, int) else 1
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-    finally:
-        os._exit(code)
 
 
 class Hunted(Local):
