@@ -1,20 +1,21 @@
 """Compares speed with Hugging Face (PyTorch, Flax), MaxText and plain PyTorch: equal shapes, batch, precision; by turns on CPUs.
 
-What is compared is training, of all parameters or of adapters, beam search of an encoder-decoder, and greedy continuation by a
-decoder.
+Systems on PyTorch train eagerly, and with torch.compile in a second comparison. What is compared is training, of all
+parameters or of adapters, beam search of an encoder-decoder, and greedy continuation by a decoder.
 
     make bench-peers
     python -m scripts.lab.peers.compare --experiments gpt.bench_42m --peers hf --windows 4 --json
-    python -m scripts.lab.peers.compare --hold AVX2 --to scripts/lab/peers/results/mine.json    # read by scripts.lab.peers.table
+    python -m scripts.lab.peers.compare --to scripts/lab/peers/results/mine.json    # read by scripts.lab.peers.table
 
 Each system runs in a process of its own, which waits while another's window of steps runs. The environments are those that
-`make bench-peers` sets up; a peer without one is left out, and a line says so. Tokens are those of the batch; an
-encoder-decoder's are source and target together. A ratio is our median over the peer's, in the same windows. Losses only show
-that all systems learn, and do not compare them: tokens are random, drawn anew here and by Hugging Face, constant in MaxText.
+`make bench-peers` sets up, and for the zoo itself under a newer JAX the one beside it; a peer without one is left out, and a line
+says so. Tokens are those of the batch; an encoder-decoder's are source and target together. A ratio is our median over the
+peer's, in the same windows. Losses only show that all systems learn, and do not compare them: tokens are random, drawn anew here
+and by Hugging Face, constant in MaxText.
 
 The machine comes first: its processor, the bandwidth of its memory, and the fastest float32 product of NumPy, JAX and PyTorch. A
 share is that of this product's FLOP/s in which a system does the FLOPs of the model's mathematics (docs/THROUGHPUT.md), the same
-for all systems; generation has none. With --hold all systems and products use an older instruction set than the processor has.
+for all systems; generation has none.
 
 GPT, BERT, T5 and Switch have the same parameters everywhere. GShard M4 has two embedding tables and a softmax matrix,
 SwitchTransformers one table for all three: ours updates two more. BERT here multiplies the masked tokens alone by the
@@ -85,27 +86,48 @@ class System:
     Attributes:
       command: starts a process that speaks as scripts/lab/peers/serve.py says; work and experiment are appended.
       needs: how to set up its environment, for a message.
+      works: the names of what it can do.
     """
 
     name: str
     command: tuple[str, ...]
     modules: tuple[str, ...] = ("gpt", "bert", "gshard_m4", "t5", "switch", "vit", "whisper", "chat")
     needs: str = ""
+    works: tuple[str, ...] = ("train", "generate")
 
     @property
     def is_there(self) -> bool:
         return Path(self.command[0]).exists()
 
 
-def _peer(name: str, place: str, module: str, **fields: Any) -> System:
-    return System(name, (str(environment(place) / "bin/python"), "-m", f"scripts.lab.peers.{module}"), **fields)
+def _peer(name: str, place: str, module: str, *options: str, **fields: Any) -> System:
+    return System(name, (str(environment(place) / "bin/python"), "-m", f"scripts.lab.peers.{module}", *options), **fields)
 
 
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.lab.peers.shardzoo"))
 PEERS = {
     "hf": _peer("Hugging Face", "parity", "huggingface", needs="make bench-peers"),
     "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2", "dlrm"), needs="make bench-peers"),
+    "hf_compiled": _peer(
+        "Hugging Face, compiled", "parity", "huggingface", "--compiled", works=(TRAIN.name,), needs="make bench-peers"
+    ),
+    "pytorch_compiled": _peer(
+        "PyTorch, compiled",
+        "parity",
+        "pytorch",
+        "--compiled",
+        modules=("metnet2", "dlrm"),
+        works=(TRAIN.name,),
+        needs="make bench-peers",
+    ),
     "flax": System("Flax", (sys.executable, "-m", "scripts.lab.peers.flax"), modules=("vit",), needs="make bench-peers"),
+    "newest": _peer(
+        "Shardzoo, newer JAX",
+        "newest",
+        "shardzoo",
+        modules=(*System.modules, "metnet2", "dlrm"),
+        needs="make setup VENV=.venv-newest PYTHON=python3.13",
+    ),
     "maxtext": _peer(
         "MaxText", "maxtext", "maxtext", modules=("gpt",), needs="Python 3.12 or newer: make bench-peers PYTHON312=..."
     ),
@@ -245,9 +267,6 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--windows", type=int, default=8, help=f"windows of each system, after {WARMUP} that is not counted")
     parser.add_argument("--steps", type=int, default=3, help="training steps in a window")
     parser.add_argument(
-        "--hold", default="", choices=machine.HELD, help="the newest instructions that all may use; by default the processor's"
-    )
-    parser.add_argument(
         "--to", type=cli.folder, metavar="FILE.json", help="by default none: write the machine and all rows there"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object a line, the machine first")
@@ -264,15 +283,14 @@ def main(argv: list[str] | None = None) -> int:
     peers = [peer for peer in peers if peer.is_there]
     if not peers:
         raise ConfigError(f"--peers {args.peers}: none has an environment; make bench-peers sets them up")
-    os.environ.update(machine.held(args.hold, os.environ))  # of all processes from here on; this one computes nothing
-    host = machine.measure(args.hold)
+    host = machine.measure()
     say = functools.partial(print, flush=True)
     say(json.dumps(host) if args.json else f"{machine.as_text(host)}\n")
     kept: list[dict[str, Any]] = []
     wanted = [(name, work) for name in experiments for work in EXPERIMENTS[name] if work.name in works]
     for name, work in wanted:
         e = registry.load(name)
-        systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.modules)]
+        systems = [OURS, *(peer for peer in peers if name.split(".")[0] in peer.modules and work.name in peer.works)]
         load = os.getloadavg()[0]  # of other processes, which slow systems down unequally
         results = [row | {"load_before": load} for row in compare(e, systems, args.windows, args.steps, work, host["flops"])]
         kept += results

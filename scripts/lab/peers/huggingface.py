@@ -1,7 +1,7 @@
 """Hugging Face's side of the comparison: `transformers` on PyTorch, in the environment of `make parity`.
 
-Depends on the fields of an experiment only, not on the zoo's code. The training loop is plain and eager, with the fastest options
-on a CPU: fused attention where available (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of
+Depends on the fields of an experiment only, not on the zoo's code. The training loop is plain, with the fastest options on
+a CPU: fused attention where available (SDPA; not in SwitchTransformers), the fused AdamW, GELU as one operation, no cache of
 keys and values, and no attention mask, as no row is padded. Adapters are PEFT's.
 """
 

@@ -1,4 +1,4 @@
-"""The machine on which systems are compared: its processor, the instructions that they may use, and its bounds."""
+"""The machine on which systems are compared: its processor, its instructions, and its bounds."""
 
 import datetime
 import json
@@ -13,30 +13,8 @@ from typing import Any
 from data.paths import ROOT, environment
 from models.errors import UserError
 
-# For each instruction set the variables that hold XLA, PyTorch's own kernels, oneDNN, MKL, and NumPy's OpenBLAS to it.
-HELD = {
-    "AVX2": {
-        "XLA_FLAGS": "--xla_cpu_max_isa=AVX2",
-        "ATEN_CPU_CAPABILITY": "avx2",
-        "ONEDNN_MAX_CPU_ISA": "AVX2",
-        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-        "OPENBLAS_CORETYPE": "Haswell",
-    }
-}
 # The widest that a processor has, by a flag of /proc/cpuinfo.
 _INSTRUCTIONS = {"amx_tile": "AVX-512 and AMX", "avx512f": "AVX-512", "avx2": "AVX2", "avx": "AVX", "asimd": "NEON"}
-
-
-def held(instructions: str, variables: Mapping[str, str]) -> dict[str, str]:
-    """Returns the variables that hold a process of this environment, and those that it starts, to an instruction set.
-
-    Args:
-      instructions: a key of HELD; "" holds to none.
-    """
-    added = dict(HELD[instructions]) if instructions else {}
-    if "XLA_FLAGS" in added:
-        added["XLA_FLAGS"] = f"{variables.get('XLA_FLAGS', '')} {added['XLA_FLAGS']}".strip()
-    return added
 
 
 def processor(text: str) -> tuple[str, str]:
@@ -48,16 +26,13 @@ def processor(text: str) -> tuple[str, str]:
     return (model[1].strip() if model else "unknown"), widest
 
 
-def measure(instructions: str = "") -> dict[str, Any]:
+def measure() -> dict[str, Any]:
     """Returns what the machine is and what bounds it, measured in processes of this environment.
 
-    Args:
-      instructions: those that the environment holds processes to, a key of HELD; "" if it does not.
-
     Returns:
-      date, processor, instructions, held (the argument), cpus; load: of other processes, before the measurement, over a minute;
-      products: by library, "flops" of its fastest product and its "version"; flops: the largest of them; copy, triad: bytes per
-      second.
+      date, processor, instructions, cpus; memory_kept: whether glibc keeps what programs give back, by the environment; load: of
+      other processes, before the measurement, over a minute; products: by library, "flops" of its fastest product and its
+      "version"; flops: the largest of them; copy, triad: bytes per second.
     """
     load = os.getloadavg()[0]
     cpuinfo = Path("/proc/cpuinfo")
@@ -68,8 +43,8 @@ def measure(instructions: str = "") -> dict[str, Any]:
         "date": datetime.date.today().isoformat(),
         "processor": model,
         "instructions": widest,
-        "held": instructions,
         "cpus": os.cpu_count(),
+        "memory_kept": os.environ.get("MALLOC_MMAP_MAX_") == "0",
         "load": load,
         "flops": max(product["flops"] for product in products.values()),
         "copy": products["numpy"].pop("copy"),
@@ -93,9 +68,8 @@ def _bounds(library: str, python: str) -> dict[str, Any]:
 
 
 def title(machine: Mapping[str, Any]) -> str:
-    """Returns the name of a machine: the instructions that it was held to make it another."""
-    instructions = f"held to {machine['held']}" if machine["held"] else machine["instructions"]
-    return f"{machine['processor']}, {instructions}"
+    """Returns the name of a machine: its processor and instructions, and whether memory is kept."""
+    return f"{machine['processor']}, {machine['instructions']}" + (", memory kept" if machine["memory_kept"] else "")
 
 
 def as_text(machine: Mapping[str, Any]) -> str:

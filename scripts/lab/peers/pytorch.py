@@ -1,7 +1,7 @@
 """PyTorch's side of the comparison where Hugging Face has no such model: the same network written plainly, in the environment of
 `make parity`.
 
-Depends on the fields of an experiment only, not on the zoo's code. The training loop is eager, with the fastest options on a CPU:
+Depends on the fields of an experiment only, not on the zoo's code. The training loop has the fastest options on a CPU:
 channels last, the fused AdamW.
 """
 

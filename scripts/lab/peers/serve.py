@@ -16,7 +16,7 @@ Prepare = Callable[[dict[str, Any]], tuple[dict[str, Any], Run]]
 def serve(**works: Prepare) -> None:
     """Answers the driver until it closes standard input.
 
-    The arguments of the process are the name of the work and the experiment as JSON. When it is ready, the process prints an
+    The last arguments of the process are the name of the work and the experiment as JSON. When it is ready, the process prints an
     object that describes it; then, for each line "N", it runs N steps and prints {"seconds": ..., "value": ...}.
 
     Args:
@@ -24,7 +24,8 @@ def serve(**works: Prepare) -> None:
         description ("parameters", "versions", "settings") and a function that runs a number of steps, waits until they are
         done, and returns a number about the last one: the loss, or the tokens of an output.
     """
-    prepare = works[sys.argv[1]]
+    work, experiment = sys.argv[-2:]
+    prepare = works[work]
     with os.fdopen(os.dup(1), "w") as answers:
         os.dup2(2, 1)  # output of libraries must not come between the answers
         sys.stdout = sys.stderr
@@ -32,7 +33,7 @@ def serve(**works: Prepare) -> None:
         def answer(fields: dict[str, Any]) -> None:
             print(json.dumps(fields), file=answers, flush=True)
 
-        description, run = prepare(json.loads(sys.argv[2]))
+        description, run = prepare(json.loads(experiment))
         answer(description)
         for line in sys.stdin:
             began = time.perf_counter()

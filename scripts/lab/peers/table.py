@@ -36,7 +36,9 @@ def tables(results: Sequence[dict[str, Any]]) -> list[str]:
     head = ["machine", "date", "CPUs", "load before", "fastest product, GFLOP/s", "copy, GB/s", "triad, GB/s", "versions"]
     lines = markdown(head, [_described(machine, result["rows"]) for machine, result in zip(machines, results, strict=True)])
     cells = [_cells(result["rows"]) for result in results]
-    wanted = list(dict.fromkeys(key for of_machine in cells for key in of_machine))
+    keys = list(dict.fromkeys(key for of_machine in cells for key in of_machine))
+    works = list(dict.fromkeys((name, work) for name, work, _ in keys))
+    wanted = sorted(keys, key=lambda key: works.index(key[:2]))
     rows = [[f"`{name}`, {work}", peer, *(of.get((name, work, peer), "") for of in cells)] for name, work, peer in wanted]
     return [*lines, "", *markdown(["experiment", "peer", *map(title, machines)], rows)]
 

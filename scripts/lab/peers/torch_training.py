@@ -1,6 +1,9 @@
-"""The training loop of the systems on PyTorch, eager, with the fused AdamW. Depends on the fields of an experiment only."""
+"""The training loop of the systems on PyTorch, with the fused AdamW; eager, or with --compiled by torch.compile.
+
+Depends on the fields of an experiment only."""
 
 import platform
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -8,9 +11,13 @@ import torch  # pyright: ignore[reportMissingImports]
 
 from scripts.lab.peers.serve import Run
 
+COMPILED = "--compiled" in sys.argv  # forward and backward alike; the first window, which does not count, has the compiler's time
+
 
 def training(model: Any, o: dict[str, Any], loss: Callable[[], Any]) -> Run:
     """Returns what takes steps on losses, each of a new batch; `o` has the fields of the experiment's optimizer."""
+    if COMPILED:
+        model.compile()
     optimizer = torch.optim.AdamW(
         [p for p in model.parameters() if p.requires_grad],
         lr=o["schedule"]["value"],
@@ -34,8 +41,9 @@ def training(model: Any, o: dict[str, Any], loss: Callable[[], Any]) -> Run:
 
 def description(model: Any, settings: str, **versions: str) -> dict[str, Any]:
     instructions = torch.backends.cpu.get_cpu_capability()
+    mode = "compiled" if COMPILED else "eager"
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "versions": {"python": platform.python_version(), "torch": torch.__version__} | versions,
-        "settings": f"{type(model).__name__}, eager, {settings}, {torch.get_num_threads()} threads, {instructions}",
+        "settings": f"{type(model).__name__}, {mode}, {settings}, {torch.get_num_threads()} threads, {instructions}",
     }

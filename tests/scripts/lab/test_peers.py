@@ -1,7 +1,6 @@
 """The comparison with peers, on stand-ins for them: small scripts that speak the protocol of scripts/lab/peers/serve.py."""
 
 import json
-import os
 import sys
 from pathlib import Path
 
@@ -158,26 +157,24 @@ def test_a_peer_without_an_environment_is_left_out(monkeypatch, tmp_path, tiny, 
     monkeypatch.setattr(compare, "PEERS", {"hf": fake(tmp_path, "b"), "maxtext": absent})
     counts = FAKE.replace('"parameters": 7', '"step_flops": 4096e9, "parameters": 7')
     monkeypatch.setattr(compare, "OURS", fake(tmp_path, "a", counts))
-    monkeypatch.setattr(compare.machine, "measure", lambda held: MACHINE | {"held": held})
-    monkeypatch.setattr(compare.os, "environ", os.environ.copy())
-    options = ["--experiments", "gpt.bench_42m", "--windows", "1", "--steps", "1", "--json", "--hold", "AVX2"]
+    monkeypatch.setattr(compare.machine, "measure", lambda: MACHINE)
+    options = ["--experiments", "gpt.bench_42m", "--windows", "1", "--steps", "1", "--json"]
     assert compare.main([*options, "--to", str(tmp_path / "results.json")]) == 0
     printed = capsys.readouterr()
     assert printed.err == "Absent is left out: it needs Python 3.99\n"
     host, *rows = map(json.loads, printed.out.splitlines())
-    assert (host["held"], [row["system"] for row in rows]) == ("AVX2", ["a", "b"])
+    assert [row["system"] for row in rows] == ["a", "b"]
     for row in rows:  # 2,048 tokens of 2e9 FLOPs each
         assert row["share"] == pytest.approx(row["per_s"] * 2e9 / MACHINE["flops"])
     assert table.read(tmp_path / "results.json") == {"machine": host, "rows": rows}
-    assert compare.os.environ["OPENBLAS_CORETYPE"] == "Haswell"
 
 
 MACHINE = {
     "date": "2026-11-28",
     "processor": "A processor",
     "instructions": "AVX-512",
-    "held": "",
     "cpus": 2,
+    "memory_kept": False,
     "load": 0.25,
     "flops": 400e9,
     "copy": 20e9,
@@ -199,10 +196,10 @@ def test_results_become_a_table():
         row("Shardzoo", 1.0, None, "generate"),
         row("A", 3.0, None, "generate"),
     ]
-    lines = table.tables([{"machine": MACHINE, "rows": first}, {"machine": MACHINE | {"held": "AVX2"}, "rows": second}])
+    lines = table.tables([{"machine": MACHINE, "rows": first}, {"machine": MACHINE | {"memory_kept": True}, "rows": second}])
     assert "| A processor, AVX-512 | 2026-11-28 | 2 | 0.2 | 400 (numpy) | 20.0 | 15.0 | jax 0.1, numpy 2.0, own 3 |" in lines
     assert lines[lines.index("") + 1 :] == [
-        "| experiment | peer | A processor, AVX-512 | A processor, held to AVX2 |",
+        "| experiment | peer | A processor, AVX-512 | A processor, AVX-512, memory kept |",
         "| --- | --- | --- | --- |",
         "| `gpt.x`, train | A | 2.00x (.62 to .31) | 0.50x (.50 to 1.00) |",
         "| `gpt.x`, train | B | 1.25x (.62 to .50) |  |",
@@ -217,13 +214,11 @@ def test_a_file_without_results_is_refused(tmp_path):
             table.main([str(tmp_path / name)])
 
 
-def test_a_processor_is_read_and_held():
-    """The widest instructions count; what the environment asks of XLA stays beside what holds it."""
+def test_a_processor_is_read():
+    """The widest instructions count."""
     text = "model name\t: A processor\nflags\t\t: fpu avx avx2 avx512f\n"
     assert machine.processor(text) == ("A processor", "AVX-512")
     assert machine.processor("") == ("unknown", "unknown")
-    assert machine.held("AVX2", {"XLA_FLAGS": "--a=b"})["XLA_FLAGS"] == "--a=b --xla_cpu_max_isa=AVX2"
-    assert machine.held("", {"XLA_FLAGS": "--a=b"}) == {}
 
 
 def test_a_product_is_doubled_until_it_takes_long(monkeypatch):
