@@ -21,7 +21,7 @@ from models.parts.nested import changed
 from models.protocol import SOFT_TARGETS
 from models.sharding.params import with_params
 from tests.helpers.models import varied
-from tests.helpers.runs import curve, run, with_train
+from tests.helpers.runs import curve, run, shared_steps, with_train
 from trainers import distillation, runlog
 from trainers.inference.load import load
 from trainers.plan import fresh_state, make_plan
@@ -35,6 +35,12 @@ T5_DROPOUT = ("dropout", "decoder.source_dropout", "feed_forward.dropout")
 
 def with_teacher(e, folder, **changes):
     return with_train(e, distillation={"teacher": str(folder)}, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_steps():
+    with shared_steps():
+        yield
 
 
 @pytest.fixture(scope="module")
