@@ -283,7 +283,7 @@ def test_greedy_ctc_collapses():
 def test_beam_search_finds_the_likeliest_text():
     """With enough hypotheses the text that is likeliest over all alignments, which is not always that of the likeliest path."""
     logits, real, differs = np.random.default_rng(1).normal(size=(12, 4, 3)) * 1.5, np.ones((12, 4), bool), 0
-    searches = jax.jit(lambda *rows: (ctc.beam_search(*rows, 12), ctc.greedy(*rows)))
+    searches = jax.jit(lambda logits, real: (ctc.beam_search(logits, real, 12), ctc.greedy(logits, real)))
     for logp, *ids in zip(log_softmax(logits, axis=-1), *map(np.asarray, searches(logits, real)), strict=True):
         totals: dict[tuple[int, ...], float] = {}
         for p in itertools.product(range(3), repeat=4):

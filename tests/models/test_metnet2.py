@@ -93,7 +93,7 @@ def test_what_was_not_seen_has_no_weight():
 def test_rows_that_fill_a_batch_up_change_nothing():
     """Rows of zeros without weight add nothing to loss, counts or units."""
     model, batch = tiny()
-    both = {name: np.concatenate([x, np.zeros_like(x)]) for name, x in batch.items()}
+    both = {name: jnp.asarray(np.concatenate([x, np.zeros_like(x)])) for name, x in batch.items()}
     one, two = (loss(model, b, EVALUATION) for b in (batch, both))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         assert_allclose(a, b, rtol=1e-5, atol=1e-5)

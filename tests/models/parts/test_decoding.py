@@ -1,5 +1,7 @@
 """Sampling: what is drawn, and from what."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +18,9 @@ EOS = 3
 class Chain:
     """A first-order chain over four tokens: the state is nothing, the logits depend on the last token."""
 
-    logits = np.log(np.float32([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]]))
+    logits = np.log(
+        np.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]], np.float32)
+    )
 
     def step(self, state, ids_BK, at):
         return jnp.asarray(self.logits)[jnp.where(at == 0, 0, ids_BK)], state
@@ -28,7 +32,7 @@ class Chain:
 CHAIN = Chain()
 
 
-def draw(key: int = 0, first_BKV: np.ndarray | None = None, **options):
+def draw(key: int = 0, first_BKV: Any = None, **options: Any):
     options = {"samples": 1, "steps": 4, "temperature": 1.0, "eos": EOS, "pad": -1} | options
     return _drawn(jax.random.key(key), first_BKV, tuple(options.items()))
 
@@ -40,7 +44,7 @@ def _draw(key, first_BKV, options):
 _drawn = one_program(_draw, "options")
 
 
-def search(rows: int = 1, prefix_BP: np.ndarray | None = None, first_BKV: np.ndarray | None = None, **options):
+def search(rows: int = 1, prefix_BP: np.ndarray | None = None, first_BKV: Any = None, **options: Any):
     options = {"vocab": 4, "alpha": 0.0, "eos": EOS, "pad": -1} | options
     return _searched(np.ones(rows, bool), prefix_BP, first_BKV, tuple(options.items()))
 
@@ -102,7 +106,7 @@ def test_low_temperature_sharpens():
 
 def test_truncation_keeps_the_likeliest():
     """Top-2 keeps two tokens; top-p keeps the fewest that reach p, always at least one; unlisted ids are never drawn."""
-    logits = np.log(np.float32([[[0.1, 0.5, 0.15, 0.25]]]))
+    logits = np.log(np.array([[[0.1, 0.5, 0.15, 0.25]]], np.float32))
 
     truncated = one_program(truncate, "top_k", "top_p")
 

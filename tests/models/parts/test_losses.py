@@ -63,7 +63,7 @@ def test_the_top_class_is_the_argmax():
 
 def test_token_losses_of_parts_add_up():
     """Positions that do not count are left out, and the losses of a batch's parts sum to the batch's mean."""
-    logits = np.log(np.float32([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]]))
+    logits = np.log(np.array([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]], np.float32))
     targets, used = np.array([[0, 0], [0, 2]]), np.array([[True, True], [True, False]])  # -log p: log 2, log 4, log 4
     loss_of = one_program(token_loss)
     whole = loss_of(logits, targets, used, np.sum(used))

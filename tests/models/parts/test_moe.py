@@ -235,12 +235,12 @@ def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
 
     Praxis hard-codes threshold 0, with which every one of these would be kept.
     """
-    gates = np.broadcast_to(np.float32([0.8, 0.2, 0.0]), (1, 20_000, 3))
+    gates = np.broadcast_to(np.array([0.8, 0.2, 0.0], np.float32), (1, 20_000, 3))
     mask = np.ones(gates.shape[:2], bool)
     choice = top2_gating(gates, mask, jax.random.key(0))
     assert choice.requested_GSK[..., 0].all()
     assert_allclose(choice.requested_GSK[..., 1].mean(), 0.4, atol=0.02)
-    even = top2_gating(np.broadcast_to(np.float32([0.5, 0.5, 0.0]), gates.shape), mask, jax.random.key(0))
+    even = top2_gating(np.broadcast_to(np.array([0.5, 0.5, 0.0], np.float32), gates.shape), mask, jax.random.key(0))
     assert even.requested_GSK.all()
     never = top2_gating(gates, mask, jax.random.key(0), threshold=0.0)
     assert never.requested_GSK.all()
@@ -307,8 +307,8 @@ def test_jitter_stays_within_its_width():
 
 def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
     """Uniform gates with evenly spread first choices give 1 a token; all tokens on one of E experts give E."""
-    even = np.float32(np.eye(4)[None] * 1e-6 + 0.25)
-    one = np.broadcast_to(np.float32([1.0, 0, 0, 0]), (1, 4, 4))
+    even = (np.eye(4)[None] * 1e-6 + 0.25).astype(np.float32)
+    one = np.broadcast_to(np.array([1.0, 0, 0, 0], np.float32), (1, 4, 4))
     for router in (Top2(), Top1()):
         assert_allclose(balance_loss(even, route(router, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
         assert_allclose(balance_loss(one, route(router, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
@@ -316,7 +316,7 @@ def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
 
 def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
     """Two logits of log 2 sum to 4 as exponentials: log(4)^2 = 1.92 a token; padding adds nothing."""
-    logits = np.log(np.float32([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]]))
+    logits = np.log(np.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]], np.float32))
     assert_allclose(z_loss(logits, np.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6)
     assert z_loss(logits, np.zeros((1, 3), bool)) == 0
 
@@ -392,7 +392,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     several = make_mesh(Layout(name="several", mesh=(("x", 8),)))
     refused = Moe(dropping.c, block(MODEL, HIDDEN), jax.random.key(0), dataclasses.replace(ragged, mesh=several))
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
-        refused(x, real, training(1))
+        refused(jnp.asarray(x), jnp.asarray(real), training(1))
 
 
 @pytest.mark.parametrize(

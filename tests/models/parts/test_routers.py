@@ -62,7 +62,7 @@ def expert(layer, e: int, x):
 
 def test_gates_may_be_divided_by_their_sum_and_scaled():
     """Probabilities .5 and .3 become .625 and .375, times 2 1.25 and .75: softmax over the two best logits."""
-    probs, mask = np.float32([[[0.5, 0.3, 0.2]]]), np.ones((1, 1), bool)
+    probs, mask = np.array([[[0.5, 0.3, 0.2]]], np.float32), np.ones((1, 1), bool)
     normalized, scaled = TopK(choices=2, normalized=True), TopK(choices=2, normalized=True, scale=2.0)
     assert_allclose(top_k_gating(normalized, probs, mask).gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
     assert_allclose(top_k_gating(scaled, probs, mask).gate_GSK[0, 0], [1.25, 0.75], rtol=1e-6)
@@ -71,15 +71,15 @@ def test_gates_may_be_divided_by_their_sum_and_scaled():
 
 def test_a_bias_changes_who_is_chosen_and_no_gate():
     """The third of three experts is chosen for its bias, and its gate is its score."""
-    scores, mask = np.float32([[[0.9, 0.5, 0.2]]]), np.ones((1, 1), bool)
-    choice = top_k_gating(TopK(choices=2), scores, mask, np.float32([0.0, 0.0, 0.4]))
+    scores, mask = np.array([[[0.9, 0.5, 0.2]]], np.float32), np.ones((1, 1), bool)
+    choice = top_k_gating(TopK(choices=2), scores, mask, np.array([0.0, 0.0, 0.4], np.float32))
     assert_array_equal(choice.expert_GSK[0, 0], [0, 2])
     assert_allclose(choice.gate_GSK[0, 0], [0.9, 0.2], rtol=1e-6)
 
 
 def test_experts_are_of_the_groups_with_the_best_two():
     """The second and the first of groups (.9 .1), (.6 .6), (.8 .0) have the best sums of two: the .8 is out of reach."""
-    scores = np.float32([[[0.9, 0.1, 0.6, 0.6, 0.8, 0.0]]])
+    scores = np.array([[[0.9, 0.1, 0.6, 0.6, 0.8, 0.0]]], np.float32)
     assert_array_equal(best_groups(scores, 3, 2)[0, 0], [True] * 4 + [False] * 2)
     router = TopK(choices=3, groups=ExpertGroups(count=3, chosen=2))
     choice = top_k_gating(router, scores, np.ones((1, 1), bool))
@@ -171,7 +171,7 @@ def test_gpt_oss_activation_is_clipped(g, u, want):
 def test_a_pooled_balance_loss_is_of_all_layers_together():
     """E sum of f_e P_e over two layers: each uses one of two experts always, together both evenly, which is 1 = K; each alone
     would be 2."""
-    probs = [np.broadcast_to(np.float32(p), (1, 4, 2)) for p in ([1.0, 0.0], [0.0, 1.0])]
+    probs = [np.broadcast_to(np.array(p, np.float32), (1, 4, 2)) for p in ([1.0, 0.0], [0.0, 1.0])]
     mask = jnp.asarray(np.ones((1, 4), bool))
 
     def statistics(*layers):
