@@ -47,9 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.fast:
-        marked = [item for item in items if any(item.get_closest_marker(name) for name in NOT_FAST)]
-        config.hook.pytest_deselected(items=marked)
-        items[:] = [item for item in items if item not in set(marked)]
+        marked = {item for item in items if any(item.get_closest_marker(name) for name in NOT_FAST)}
+        config.hook.pytest_deselected(items=[item for item in items if item in marked])
+        items[:] = [item for item in items if item not in marked]
 
 
 @pytest.fixture(autouse=True, scope="module")

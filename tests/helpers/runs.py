@@ -1,21 +1,47 @@
 """Training runs in folders, and damage to what they leave there."""
 
+import contextlib
 import dataclasses
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from configs.experiment import Experiment
+from configs.experiment import Checkpointing, Experiment
 from trainers import runlog, step, trainer
 from trainers.measure.mlperf_log import Request
 from trainers.monitoring import metrics
+from trainers.plan import Plan
 
 
 def run(e: Experiment, workdir: Path, log: Request | None = None) -> int:
     """The trainer on as many of the simulated devices as the layout needs."""
     return trainer.train(e, workdir, log, jax.devices()[: e.layout.devices])
+
+
+@contextlib.contextmanager
+def shared_steps() -> Iterator[None]:
+    """Runs inside that differ only in their number of steps and in their checkpoints have one compiled step.
+
+    Its key is the experiment, so that a test that patches what a step computes needs settings that no other run inside has.
+    """
+    compile_step, programs = step.compile_step, {}
+
+    def compiled(plan: Plan, *options: Any) -> Any:
+        e = plan.experiment
+        train = dataclasses.replace(e.train, steps=1, checkpoint=Checkpointing())
+        key = dataclasses.replace(e, train=train), tuple(plan.mesh.devices.flat) if plan.mesh else (), options
+        if key not in programs:
+            programs[key] = compile_step(plan, *options)
+        return programs[key]
+
+    step.compile_step = compiled
+    try:
+        yield
+    finally:
+        step.compile_step = compile_step
 
 
 def damage(arrays: Path) -> None:

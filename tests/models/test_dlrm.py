@@ -18,9 +18,11 @@ from models.dlrm.lookup import Exchange, fetch, look_up
 from models.dlrm.model import CrossLayer, Dlrm, dot_products
 from models.dlrm.placement import place
 from models.errors import UserError
+from models.protocol import Context
 from models.sharding.component import Component, make_mesh
 from models.sharding.layouts import ONE_DEVICE
 from tests.helpers.contexts import EVALUATION, training
+from tests.helpers.models import compiled
 from trainers.hlo import tables
 
 WHERE = Component(ONE_DEVICE)
@@ -41,6 +43,11 @@ SMALL = DlrmConfig(
 @functools.cache
 def model(c: DlrmConfig = SMALL) -> Dlrm:
     return jax.jit(lambda key: Dlrm(c, key, WHERE))(jax.random.key(0))
+
+
+@jax.jit
+def loss_of(m: Dlrm, batch: dict[str, Any], context: Context) -> Any:
+    return m.loss(batch, context)
 
 
 def batch_of(c: DlrmConfig, rows: int, seed: int = 0) -> dict[str, Any]:
@@ -111,10 +118,11 @@ def test_vectors_begin_as_their_tables_say():
 def test_lookups_are_weighted_sums_of_vectors():
     """Against loops; ids beyond a table's rows are taken modulo, and what stands in empty columns does not matter."""
     batch = batch_of(SMALL, 6)
-    got = jax.jit(lambda m, b: m.tables(b))(model(), batch)
+    looked_up = jax.jit(lambda m, b: m.tables(b))
+    got = looked_up(model(), batch)
     assert_allclose(got, vectors(model(), batch), rtol=1e-5, atol=1e-6)
     other = batch | {"ids": np.where(batch["weights"] == 0, 1, batch["ids"]).astype(np.int32)}
-    assert_array_equal(jax.jit(lambda m, b: m.tables(b))(model(), other), got)
+    assert_array_equal(looked_up(model(), other), got)
 
 
 @pytest.mark.parametrize("ids", ["spread", "one row", "one device"])
@@ -164,13 +172,13 @@ def test_rounds_ask_for_every_number_once():
 
 def test_cross_layers_are_their_definition():
     """x0 * (W (V x) + b) + x, in NumPy."""
-    layer = CrossLayer(6, 2, jax.random.key(1), WHERE)
+    layer = jax.jit(lambda key: CrossLayer(6, 2, key, WHERE))(jax.random.key(1))
     rng = np.random.default_rng(0)
     layer.bias[...] = jnp.asarray(rng.normal(size=6), jnp.float32)
     x, x0 = rng.normal(size=(2, 5, 6)).astype(np.float32)
     down, up, bias = (np.asarray(p[...]) for p in (layer.down, layer.up, layer.bias))
     want = np.stack([x0[b] * (up.T @ (down.T @ x[b]) + bias) + x[b] for b in range(5)])
-    assert_allclose(layer(jnp.asarray(x), jnp.asarray(x0)), want, rtol=1e-5, atol=1e-6)
+    assert_allclose(jax.jit(lambda layer, x, x0: layer(x, x0))(layer, x, x0), want, rtol=1e-5, atol=1e-6)
 
 
 def test_dot_interaction_has_each_pair_once():
@@ -204,9 +212,9 @@ def test_the_whole_network_is_its_definition(interaction, dense_features):
             [dense, np.stack([(x[:, i] * x[:, j]).sum(-1) for i in range(x.shape[1]) for j in range(i)], -1)], -1
         )
     logits = mlp(flat, m.top)[:, 0]
-    assert_allclose(m(batch), logits, rtol=1e-4, atol=1e-5)
+    assert_allclose(compiled(m, batch), logits, rtol=1e-4, atol=1e-5)
     p, y = 1 / (1 + np.exp(-logits)), batch["label"]
-    loss = m.loss(batch, training())
+    loss = loss_of(m, batch, training())
     assert_allclose(loss.value, -np.mean(y * np.log(p) + (1 - y) * np.log(1 - p)), rtol=1e-4)
     assert_allclose(loss.metrics["calibration"].value, p.sum() / y.sum(), rtol=1e-4)
     assert_allclose(loss.metrics["accuracy"].value, np.mean((p > 0.5) == y), rtol=1e-6)
@@ -216,7 +224,7 @@ def test_rows_that_fill_a_batch_up_change_nothing():
     """They have label -1: loss, metrics and units are those without them."""
     batch = batch_of(SMALL, 6)
     filled: dict[str, Any] = {k: np.concatenate([x, np.full_like(x[:2], -1 if k == "label" else 0)]) for k, x in batch.items()}
-    one, two = (model().loss(b, EVALUATION) for b in (batch, filled))
+    one, two = (loss_of(model(), b, EVALUATION) for b in (batch, filled))
     for a, b in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
         assert_allclose(a, b, rtol=1e-6)
     assert {k: int(v) for k, v in model().units(filled).items()} == {k: int(v) for k, v in model().units(batch).items()}

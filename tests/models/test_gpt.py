@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import log_softmax
 
 from configs import registry
 from models.gpt.model import following
 from models.parts.attention.mask import AttentionMask, zigzag
-from models.parts.losses import cross_entropy
 from models.protocol import Context
 from models.sharding.params import describe, with_params
+from tests.helpers.models import compiled
 from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
 
@@ -46,6 +47,16 @@ def prefix_model():
         yield with_params(plan.model, fresh_state(plan).params)
 
 
+@jax.jit
+def loss_of(model, batch):
+    return model.loss(batch, Context.evaluation())
+
+
+def nats_of(logits, batch) -> np.ndarray:
+    """The cross-entropy of each token of a row but the first."""
+    return -log_softmax(logits[0, :-1], axis=-1)[np.arange(15), batch["tokens"][0, 1:]]
+
+
 @pytest.fixture
 def batch():
     """Two documents of 7 and 6 tokens in a row of 16, of which the marked tokens count."""
@@ -62,20 +73,18 @@ def batch():
 def test_marked_tokens_alone_count(model, batch, float64):
     """The loss is the mean cross-entropy of marked tokens that follow another of their document; the totals count them."""
     counted = [3, 4, 6, 9, 12]  # not 0 and 7, which begin documents, and not the padding
-    logits = model(batch)
-    _, nats = cross_entropy(logits[:, :-1], batch["tokens"][:, 1:])
+    nats = nats_of(np.asarray(compiled(model, batch)), batch)
     assert int(model.totals(batch)["tokens"]) == len(counted)
-    loss = model.loss(batch, Context.evaluation())
-    assert_allclose(loss.value, np.mean([nats[0, i - 1] for i in counted]), rtol=1e-12)
+    assert_allclose(loss_of(model, batch).value, np.mean([nats[i - 1] for i in counted]), rtol=1e-12)
 
 
 def test_marks_are_weights(model, batch, float64):
     """A token that counts three times is in the mean three times."""
     batch["loss_weights"][0, 4] = 3
-    _, nats = cross_entropy(model(batch)[:, :-1], batch["tokens"][:, 1:])
+    nats = nats_of(np.asarray(compiled(model, batch)), batch)
     counted = [3, 4, 4, 4, 6, 9, 12]
-    loss = model.loss(batch, Context.evaluation())
-    assert_allclose(loss.value, np.mean([nats[0, i - 1] for i in counted]), rtol=1e-12)
+    loss = loss_of(model, batch)
+    assert_allclose(loss.value, np.mean([nats[i - 1] for i in counted]), rtol=1e-12)
     assert float(loss.metrics["cross_entropy"].over) == int(model.totals(batch)["tokens"]) == len(counted)
 
 
@@ -85,14 +94,15 @@ def test_without_marks_all_tokens_count(model, batch, float64):
     nowhere = {name: x for name, x in batch.items() if name != "loss_weights"}
     for a, b in zip(following(everywhere), following(nowhere), strict=True):
         np.testing.assert_array_equal(a, b)
-    assert model.loss(everywhere, Context.evaluation()).value == model.loss(nowhere, Context.evaluation()).value
+    assert loss_of(model, everywhere).value == loss_of(model, nowhere).value
 
 
 def changed(model, batch, place: int) -> list[int]:
     """The places of a row whose logits change with the token at one of them."""
     other = batch["tokens"].copy()
     other[0, place] = (other[0, place] + 1) % 64
-    apart = np.abs(np.asarray(model(batch | {"tokens": other}) - model(batch))).max(axis=2)[0, :13]  # no padding
+    before, after = (np.asarray(compiled(model, b)) for b in (batch, batch | {"tokens": other}))
+    apart = np.abs(after - before).max(axis=2)[0, :13]  # no padding
     return np.flatnonzero(apart > 1e-12).tolist()
 
 
@@ -113,11 +123,12 @@ def test_a_prompt_is_a_prefix(prefix_model, float64):
     ids, prompts, steps = rng.integers(3, 64, (2, 12)).astype(np.int32), np.array([7, 4], np.int32), 4
     places = np.broadcast_to(np.arange(12, dtype=np.int32), ids.shape)
     batch = {"tokens": ids, "positions": places, "segments": np.ones_like(ids)}
-    whole = np.asarray(prefix_model(batch | {"loss_weights": (places >= prompts[:, None]).astype(np.int32)}))
-    cache = prefix_model.start({"tokens": ids[:, :7], "lengths": prompts}, 1, steps)
+    whole = np.asarray(compiled(prefix_model, batch | {"loss_weights": (places >= prompts[:, None]).astype(np.int32)}))
+    cache = jax.jit(prefix_model.start, static_argnums=(1, 2))({"tokens": ids[:, :7], "lengths": prompts}, 1, steps)
+    step = jax.jit(lambda cache, ids, at: prefix_model.step(cache, ids, at))
     for at in range(steps):
         last = ids[np.arange(2), prompts + at - 1][:, None]
-        logits, cache = prefix_model.step(cache, last, at)
+        logits, cache = step(cache, last, np.int32(at))
         assert_allclose(logits[:, 0], whole[np.arange(2), prompts + at - 1], atol=1e-9)
 
 

@@ -1,6 +1,7 @@
 """GPT's second prediction head: DeepSeek-V3's equations, what it sees, and where it counts."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -17,14 +18,16 @@ from models.sharding.component import Component
 from models.sharding.layout import LayoutError
 from models.sharding.layouts import ONE_DEVICE, pipelines
 from models.sharding.params import describe
+from tests.helpers.models import compiled
 from trainers.plan import make_plan
 
 WEIGHT, LENGTH = 0.3, 12
 
 
+@functools.cache
 def model(name: str = "gpt.llama2_70b", weight: float = WEIGHT) -> Gpt:
     c = changed(registry.tiny(registry.load(name)).model, {"output.mtp": weight, "dropout": 0.0})
-    return Gpt(c, jax.random.key(0), Component(ONE_DEVICE))
+    return jax.jit(lambda key: Gpt(c, key, Component(ONE_DEVICE)))(jax.random.key(0))
 
 
 def batch(rows: int = 2, seed: int = 0) -> dict[str, jax.Array]:
@@ -36,9 +39,9 @@ def batch(rows: int = 2, seed: int = 0) -> dict[str, jax.Array]:
     return {name: jnp.asarray(x, jnp.int32) for name, x in whole.items()}
 
 
+@functools.partial(jax.jit, static_argnames="training")
 def losses(m: Gpt, b: dict[str, jax.Array], *, training: bool = True):
-    context = dataclasses.replace(Context.evaluation(), training=training)
-    return jax.jit(lambda m, b: m.loss(b, context))(m, b)
+    return m.loss(b, dataclasses.replace(Context.evaluation(), training=training))
 
 
 def test_it_is_the_papers():
@@ -52,22 +55,30 @@ def test_it_is_the_papers():
     def rms(x, scale):
         return x / np.sqrt(np.mean(x**2, axis=-1, keepdims=True) + m.c.norm.eps) * scale
 
+    @jax.jit
+    def hidden(one):
+        x = m.embed(one, Context.evaluation())
+        return m.apply_layers(m.decoder, x, one, Context.evaluation().for_layers(m.c.layers), m.totals(one))[0][0]
+
+    @jax.jit
+    def after_a_layer(joined, shorter):
+        return layer(joined[None], m._arranged(shorter), Context.evaluation())[0][0]
+
     nats = []
     for row in range(2):
         for start, end in ((0, 7), (7, 10)):
-            one = {"tokens": b["tokens"][row : row + 1, start:end]}
+            one = {"tokens": np.asarray(b["tokens"])[row : row + 1, start:end]}
             size = end - start
-            one |= {"segments": jnp.ones((1, size), jnp.int32), "positions": jnp.arange(size, dtype=jnp.int32)[None]}
-            x = m.embed(one, Context.evaluation())
-            x, _ = m.apply_layers(m.decoder, x, one, Context.evaluation().for_layers(m.c.layers), m.totals(one))
-            h = np.asarray(rms(x[0], m.final_norm.scale[...]))[:-1]  # pyright: ignore[reportOptionalMemberAccess]
+            one |= {"segments": np.ones((1, size), np.int32), "positions": np.arange(size, dtype=np.int32)[None]}
+            h = rms(np.asarray(hidden(one)), np.asarray(m.final_norm.scale[...]))[:-1]  # pyright: ignore[reportOptionalMemberAccess]
             table = np.asarray(m.embedding.table[...])
             following = table[np.asarray(one["tokens"][0, 1:])]
-            pair = [rms(h, head.hidden_norm.scale[...]), rms(following, head.token_norm.scale[...])]
+            norms = (head.hidden_norm, head.token_norm)
+            pair = [rms(x, np.asarray(norm.scale[...])) for x, norm in zip((h, following), norms, strict=True)]
             joined = np.concatenate(pair, axis=-1) @ np.asarray(head.join[...])
             shorter = {name: x[:, :-1] for name, x in one.items()}
-            y, _ = layer(jnp.asarray(joined)[None], m._arranged(shorter), Context.evaluation())
-            logits = rms(np.asarray(y[0]), np.asarray(head.norm.scale[...])) @ np.asarray(m.softmax.weight[...])  # pyright: ignore
+            y = np.asarray(after_a_layer(joined, shorter))
+            logits = rms(y, np.asarray(head.norm.scale[...])) @ np.asarray(m.softmax.weight[...])  # pyright: ignore
             targets = np.asarray(one["tokens"][0, 2:])
             logp = logits[: len(targets)] - np.log(np.sum(np.exp(logits[: len(targets)]), axis=-1, keepdims=True))
             nats += [-logp[i, target] for i, target in enumerate(targets)]
@@ -85,7 +96,7 @@ def test_it_is_of_training_alone():
     for info, leaf in zip(describe(without), jax.tree.leaves(without), strict=True):
         assert_array_equal(leaf, named.pop(info.name))
     assert named and all(name.startswith("mtp.") for name in named)
-    assert_array_equal(m(b), without(b))
+    assert_array_equal(compiled(m, b), compiled(without, b))
     scores, others = losses(m, b, training=False), losses(without, b, training=False)
     assert scores.metrics.keys() == others.metrics.keys() and float(scores.value) == float(others.value)
     assert float(losses(without, b).value) == float(others.value) != float(losses(m, b).value)

@@ -18,7 +18,7 @@ from models.protocol import Context
 from models.sharding.layout import LayoutError
 from models.sharding.params import describe, with_params
 from tests.helpers.contexts import training
-from tests.helpers.models import varied
+from tests.helpers.models import compiled, varied
 from trainers import trainer
 from trainers.hlo.equality import exact
 from trainers.plan import abstract_model, fresh_state, make_plan
@@ -78,11 +78,7 @@ def example(seed: int, source: int, target: int) -> dict[str, np.ndarray]:
 
 
 def logits(model, batch) -> np.ndarray:
-    @jax.jit
-    def run(batch):
-        return model(batch)
-
-    return np.asarray(run(batch))
+    return np.asarray(compiled(model, batch))
 
 
 def test_the_decoder_is_causal(model, float64):

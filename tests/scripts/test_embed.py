@@ -1,5 +1,6 @@
 """Vectors of texts by folders of sentence encoders, and the files that say how they are made."""
 
+import functools
 import json
 import shutil
 import sys
@@ -53,6 +54,7 @@ def ids(text: str, most: int) -> list[int]:
     return [numbers[piece] for piece in ["[CLS]", *text.split()[: most - 2], "[SEP]"]]
 
 
+@functools.cache
 def hidden(text: str, most: int = 9) -> np.ndarray:
     """The last layer's vectors of a text alone, cut to so many tokens."""
     tokens = np.array([ids(text, most)], np.int32)

@@ -29,7 +29,7 @@ from scripts import throughput as throughput_script
 from scripts import train as train_script
 from tests import toy
 from tests.helpers import libtpu
-from tests.helpers.runs import run, with_train
+from tests.helpers.runs import run, shared_steps, with_train
 from tests.toy.grids.config import ToyGrids
 from tests.toy.grids.task import example
 from trainers import step, trainer
@@ -47,7 +47,8 @@ SEEDS = {"validation": range(100, 120), "test": range(200, 210)}
 def registered() -> Iterator[None]:
     """The toy is known while this module's tests run; scripts.layouts, which runs in this process, sets double precision."""
     toy.register()
-    yield
+    with shared_steps():
+        yield
     toy.unregister()
     jax.config.update("jax_enable_x64", False)
 

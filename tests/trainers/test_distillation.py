@@ -5,9 +5,10 @@ import hashlib
 import shutil
 
 import jax
-import jax.numpy as jnp
+import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import log_softmax, softmax
 
 from configs import registry
 from configs.experiment import Distillation
@@ -20,7 +21,7 @@ from models.parts.nested import changed
 from models.protocol import SOFT_TARGETS
 from models.sharding.params import with_params
 from tests.helpers.models import varied
-from tests.helpers.runs import curve, run, with_train
+from tests.helpers.runs import curve, run, shared_steps, with_train
 from trainers import distillation, runlog
 from trainers.inference.load import load
 from trainers.plan import fresh_state, make_plan
@@ -34,6 +35,12 @@ T5_DROPOUT = ("dropout", "decoder.source_dropout", "feed_forward.dropout")
 
 def with_teacher(e, folder, **changes):
     return with_train(e, distillation={"teacher": str(folder)}, **changes)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_steps():
+    with shared_steps():
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +64,16 @@ def by_hand(e, teacher, counted):
     plan = make_plan(e, jax.devices()[:1])
     batch = Batches(open_source(e.data, e.model), e.data, plan.batch_shardings())(0)
     served = load(load_any.open_weights(teacher), e.execution)
-    wanted = jax.nn.softmax(with_params(served.model, served.params)(batch))
-    ours = jax.nn.log_softmax(with_params(plan.model, fresh_state(plan).params)(batch))
-    return jnp.mean(-jnp.sum(wanted * ours, axis=-1), where=counted(batch))
+    wanted, ours = (
+        np.asarray(jax.jit(lambda params, batch, model=model: with_params(model, params)(batch))(params, batch), np.float64)
+        for model, params in ((served.model, served.params), (plan.model, fresh_state(plan).params))
+    )
+    losses = -np.sum(softmax(wanted, axis=-1) * log_softmax(ours, axis=-1), axis=-1)
+    return np.mean(losses, where=counted(jax.device_get(batch)))
 
 
 def follows(batch):
-    segments = jnp.pad(batch["segments"], ((0, 0), (0, 1)))
+    segments = np.pad(batch["segments"], ((0, 0), (0, 1)))
     return (segments[:, 1:] == segments[:, :-1]) & (segments[:, :-1] > 0)
 
 

@@ -13,12 +13,19 @@ import jax.numpy as jnp
 import pytest
 
 from models.errors import exit_code
-from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, with_train
+from tests.helpers.runs import changed_steps, curve, events, fill_disk_of, kept, run, shared_steps, with_train
 from tests.helpers.waiting import HANGS, wait_until
 from trainers import runlog
 from trainers.checkpoints import checkpoint
 from trainers.monitoring import metrics
 from trainers.state import State
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_steps():
+    with shared_steps():
+        yield
+
 
 # --- divergence ------------------------------------------------------------------------------------------------------
 

@@ -97,22 +97,26 @@ def test_adapters_in_the_layer_equal_the_sum(case):
 
 def test_dropout_is_of_what_an_adapter_reads():
     """x W + s dropout(x) A B, by the definition; its mean over draws is what there is without; W may be quantised."""
-    w = jax.random.normal(jax.random.key(0), (2, 4, 7))
-    a, b = (jax.random.normal(jax.random.key(i), shape) for i, shape in ((1, (2, 4, 3)), (2, (3, 7))))
-    x, scope, rate = jax.random.normal(jax.random.key(3), (2, 5, 2, 4)), Component(ONE_DEVICE), 0.25
+    rng = np.random.default_rng(0)
+    w, a, b, x = (jnp.float32(rng.normal(size=shape)) for shape in ((2, 4, 7), (2, 4, 3), (3, 7), (2, 5, 2, 4)))
+    scope, rate = Component(ONE_DEVICE), 0.25
 
-    def product(key, base=w):
-        return project(x, LowRank(base, a, b, 1.5, key=key, rate=rate), scope, 2)
+    @jax.jit
+    def product(key):
+        return project(x, LowRank(w, a, b, 1.5, key=key, rate=rate), scope, 2)
 
     def literal(x_dropped):
-        low = x_dropped.reshape(10, 8) @ a.reshape(8, 3) @ b
-        return (x.reshape(10, 8) @ w.reshape(8, 7) + 1.5 * low).reshape(2, 5, 7)
+        x_RM, dropped_RM, w_MO, a_MR, b_RO = (
+            np.asarray(m, np.float64).reshape(-1, n) for m, n in ((x, 8), (x_dropped, 8), (w, 7), (a, 3), (b, 7))
+        )
+        return (x_RM @ w_MO + 1.5 * dropped_RM @ a_MR @ b_RO).reshape(2, 5, 7)
 
     assert_allclose(product(None), literal(x), rtol=1e-4, atol=1e-5)
-    dropped = dropout(x, rate, jax.random.key(4))
-    assert 0.1 < float(jnp.mean(dropped == 0)) < 0.4
+    dropped = np.asarray(jax.jit(dropout, static_argnums=1)(x, rate, jax.random.key(4)))
+    assert 0.1 < np.mean(dropped == 0) < 0.4
     assert_allclose(product(jax.random.key(4)), literal(dropped), rtol=1e-4, atol=1e-5)
-    means = jnp.mean(jax.lax.map(product, jax.random.split(jax.random.key(5), 4096), batch_size=256), axis=0)
+    many = jax.jit(lambda key: jax.lax.map(product, jax.random.split(key, 4096), batch_size=256))
+    means = np.mean(many(jax.random.key(5)), axis=0)
     assert_allclose(means, literal(x), atol=0.4)  # draws deviate by about 4, their mean by a 64th of that
     with pytest.raises(UserError, match=r"dropout=0\.25: a layer does more than multiply"):
         LowRank(w, a, b, 1.5, key=jax.random.key(4), rate=rate).astype(jnp.float32)
@@ -139,8 +143,9 @@ def test_dropout_depends_on_the_step_and_ends_with_training(case):
     keys = [np.asarray(jax.random.key_data(w.key)) for w in weights.values() if isinstance(w, LowRank) and w.key is not None]
     assert len(np.unique(np.concatenate(keys), axis=0)) == 7 * 2 if case == "dense" else 2 * 2
     assert all(w.key is None for w in undropped.in_place(params, jax.random.key(0)).values() if isinstance(w, LowRank))
-    for name, x in plan.with_adapters(params).items():
-        assert_array_equal(x, undropped.with_adapters(params)[name])
+    merged, plain_sums = (jax.jit(lambda params, p=p: p.with_adapters(params))(params) for p in (plan, undropped))
+    for name, x in merged.items():
+        assert_array_equal(x, plain_sums[name])
 
 
 @pytest.mark.slow
@@ -183,20 +188,19 @@ def test_a_quantised_base_needs_less_memory():
 def test_quantised_matrices_are_near_and_small(form, bits, error, shape):
     """Normal numbers come back with the error of QLoRA's table, or of 8 bits, an odd number of outputs too; a product with the
     matrix and its gradient are those of the dequantised one, and the whole matrix has no gradient."""
-    w = jax.random.normal(jax.random.key(0), shape)
-    q = low_rank.quantize(w, form, len(shape) - 2, 64)
+    rng, contract, scope = np.random.default_rng(0), len(shape) - 2, Component(ONE_DEVICE)
+    w, x = jnp.float32(rng.normal(size=shape)), jnp.float32(rng.normal(size=(2, 5, *shape[1:-1])))
+    q = jax.jit(lambda w: low_rank.quantize(w, form, contract, 64))(w)
     assert q.shape == shape and q.values.size * q.values.dtype.itemsize * 8 == w.size * (8 if shape[-1] % 2 else bits)
-    assert 0.3 * error < float(jnp.sqrt(jnp.mean((q.astype(jnp.float32) - w) ** 2))) < error
+    dequantised = jax.jit(lambda q: q.astype(jnp.float32))
+    assert 0.3 * error < np.sqrt(np.mean((np.asarray(dequantised(q)) - w) ** 2)) < error
     one = jax.tree.map(lambda x: x[0], q)
-    contract = len(shape) - 2
-    x = jax.random.normal(jax.random.key(1), (2, 5, *shape[1:-1]))
-    scope = Component(ONE_DEVICE)
 
     def value(x, w):
         return jnp.sum(jnp.sin(project(x, w, scope, contract)))
 
-    want, slope = jax.value_and_grad(value)(x, one.astype(jnp.float32))
-    got, grads = jax.value_and_grad(value, argnums=(0, 1), allow_int=True)(x, one)
+    want, slope = jax.jit(jax.value_and_grad(value))(x, dequantised(one))
+    got, grads = jax.jit(jax.value_and_grad(value, argnums=(0, 1), allow_int=True))(x, one)
     assert_allclose(got, want, rtol=1e-5)
     assert_allclose(grads[0], slope, rtol=1e-4, atol=1e-5)
     assert not grads[1].scales.any()

@@ -23,7 +23,7 @@ from models.gpt.layouts import LAYOUTS
 from models.parts.nested import changed
 from tests.helpers.contexts import training
 from tests.helpers.models import varied
-from tests.helpers.runs import curve, damage, kept, run, with_train
+from tests.helpers.runs import curve, damage, kept, run, shared_steps, with_train
 from trainers import runlog
 from trainers.checkpoints import checkpoint
 from trainers.monitoring import metrics
@@ -34,6 +34,12 @@ pytestmark = pytest.mark.integration
 
 # How many times the run of the kill test is killed; the more, the longer it takes.
 KILLS = int(os.environ.get("SHARDZOO_KILLS", "3"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_steps():
+    with shared_steps():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,16 @@
 """Sampling: what is drawn, and from what."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import log_softmax
 
 from models.parts import decoding
 from models.parts.decoding import NEVER, Samples, beam_search, follow, sample, truncate
+from tests.helpers.compiled import one_program
 
 EOS = 3
 
@@ -14,18 +18,42 @@ EOS = 3
 class Chain:
     """A first-order chain over four tokens: the state is nothing, the logits depend on the last token."""
 
-    logits = jnp.log(jnp.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]]))
+    logits = np.log(
+        np.array([[0.1, 0.6, 0.2, 0.1], [0.1, 0.2, 0.6, 0.1], [0.05, 0.05, 0.1, 0.8], [0.7, 0.1, 0.1, 0.1]], np.float32)
+    )
 
     def step(self, state, ids_BK, at):
-        return self.logits[jnp.where(at == 0, 0, ids_BK)], state
+        return jnp.asarray(self.logits)[jnp.where(at == 0, 0, ids_BK)], state
 
     def reorder(self, state, parent_BK):
         return state
 
 
-def draw(key: int = 0, **options):
+CHAIN = Chain()
+
+
+def draw(key: int = 0, first_BKV: Any = None, **options: Any):
     options = {"samples": 1, "steps": 4, "temperature": 1.0, "eos": EOS, "pad": -1} | options
-    return sample(Chain(), None, jnp.array([True]), jax.random.key(key), **options)
+    return _drawn(jax.random.key(key), first_BKV, tuple(options.items()))
+
+
+def _draw(key, first_BKV, options):
+    return sample(CHAIN, None, jnp.array([True]), key, first_BKV=first_BKV, **dict(options))
+
+
+_drawn = one_program(_draw, "options")
+
+
+def search(rows: int = 1, prefix_BP: np.ndarray | None = None, first_BKV: Any = None, **options: Any):
+    options = {"vocab": 4, "alpha": 0.0, "eos": EOS, "pad": -1} | options
+    return _searched(np.ones(rows, bool), prefix_BP, first_BKV, tuple(options.items()))
+
+
+def _search(real_B, prefix_BP, first_BKV, options):
+    return beam_search(CHAIN, None, real_B, prefix_BP=prefix_BP, first_BKV=first_BKV, **dict(options))
+
+
+_searched = one_program(_search, "options")
 
 
 def test_temperature_zero_is_greedy():
@@ -37,29 +65,24 @@ def test_temperature_zero_is_greedy():
 
 def test_one_beam_is_greedy():
     """Beam search with one hypothesis ends where greedy sampling does."""
-    tokens, _ = beam_search(Chain(), None, jnp.array([True]), beams=1, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1)
+    tokens, _ = search(beams=1, steps=4)
     assert_array_equal(tokens[0, 0], draw(temperature=0.0)[0][0, 0])
 
 
 def test_a_prefix_is_produced_whatever_it_costs():
     """Each sentence begins with its own tokens, of probability 1; where it has none, or no more, the model chooses."""
-    prefix_BP = jnp.array([[2, 0], [0, 0], [2, 2]])
+    prefix_BP = np.array([[2, 0], [0, 0], [2, 2]])
     for beams in (1, 2):
-        tokens, scores = beam_search(
-            Chain(), None, jnp.ones(3, bool), beams=beams, steps=4, vocab=4, alpha=0.0, eos=EOS, pad=-1, prefix_BP=prefix_BP
-        )
+        tokens, scores = search(3, prefix_BP, beams=beams, steps=4)
         assert_array_equal(tokens[:, 0], [[2, 3, -1, -1], [1, 2, 3, -1], [2, 2, 3, -1]])
         assert_allclose(scores[:, 0], np.log([0.8, 0.6 * 0.6 * 0.8, 0.8]), rtol=1e-5)
 
 
 def test_a_first_step_that_was_made_before_is_not_made_again():
     """With the logits of the first token, and the state after it, search and sampling give what they give without."""
-    model, real_B = Chain(), jnp.array([True])
-    first_BKV = {k: model.step(None, jnp.zeros((1, k), jnp.int32), jnp.array(0))[0] for k in (1, 2)}
-    options: dict = dict(steps=4, eos=EOS, pad=-1)
+    first_BKV = {k: CHAIN.step(None, jnp.zeros((1, k), jnp.int32), jnp.array(0))[0] for k in (1, 2)}
     for beams in (1, 2):
-        common: dict = options | dict(beams=beams, vocab=4, alpha=0.6, prefix_BP=jnp.array([[2, 0]]))
-        plain, given = (beam_search(model, None, real_B, **common, first_BKV=x) for x in (None, first_BKV[beams]))
+        plain, given = (search(1, np.array([[2, 0]]), x, beams=beams, steps=4, alpha=0.6) for x in (None, first_BKV[beams]))
         assert_array_equal(plain[0], given[0])
         assert_array_equal(plain[1], given[1])
     plain, given = (draw(3, first_BKV=x) for x in (None, first_BKV[1]))
@@ -83,10 +106,12 @@ def test_low_temperature_sharpens():
 
 def test_truncation_keeps_the_likeliest():
     """Top-2 keeps two tokens; top-p keeps the fewest that reach p, always at least one; unlisted ids are never drawn."""
-    logits = jnp.log(jnp.array([[[0.1, 0.5, 0.15, 0.25]]]))
+    logits = np.log(np.array([[[0.1, 0.5, 0.15, 0.25]]], np.float32))
+
+    truncated = one_program(truncate, "top_k", "top_p")
 
     def kept(k: int, p: float) -> list[int]:
-        return np.flatnonzero(np.asarray(truncate(logits, k, p))[0, 0] > NEVER / 2).tolist()
+        return np.flatnonzero(truncated(logits, k, p)[0, 0] > NEVER / 2).tolist()
 
     assert kept(2, 1.0) == [1, 3]
     assert kept(0, 0.7) == [1, 3] and kept(0, 0.8) == [1, 2, 3] and kept(0, 0.4) == [1] and kept(0, 1.0) == [0, 1, 2, 3]
@@ -116,8 +141,9 @@ def test_tokens_are_drawn_one_by_one_as_in_a_loop():
     options = {"samples": 3, "steps": 5}
     tokens, logp, _ = draw(**options)
     drawn = Samples.empty(None, jnp.array([True]), 3, 5, -1)
+    one_more = jax.jit(lambda drawn, key: decoding.draw(CHAIN, drawn, key, temperature=1.0, eos=EOS, pad=-1))
     while not np.all(drawn.done_BK) and drawn.at < 5:
-        drawn = decoding.draw(Chain(), drawn, jax.random.key(0), temperature=1.0, eos=EOS, pad=-1)
+        drawn = one_more(drawn, jax.random.key(0))
     assert_array_equal(drawn.tokens_BKT, tokens)
     assert_allclose(drawn.logp_BK, logp, rtol=1e-6)
 
@@ -140,7 +166,7 @@ def test_given_tokens_are_followed_from_where_each_hypothesis_is():
     read = jnp.array([[[0, 0, 0, 0, 0], [0, 1, 0, 0, 0]]])
     last, at = jnp.array([[1, 2]]), jnp.array([[1, 2]])
     given = jnp.array([[[1, 2], [3, 3]]])
-    logp = follow(Counter(), (read, at), given, last, at)
+    logp = one_program(lambda *given: follow(Counter(), *given))((read, at), given, last, at)
     # Sums before each given token: 1, then 2; 3, then 6 = 2 modulo 4.
     assert_allclose(logp[0], np.log([[0.7, 0.7], [0.7, 0.1]]), rtol=1e-5)
 
@@ -153,14 +179,12 @@ def test_several_tokens_end_a_hypothesis():
         if (ids and ids[-1] in ends) or len(ids) == 3:
             likelihood[ids] = logp
             return
-        logp_V = jax.nn.log_softmax(Chain.logits[ids[-1] if ids else 0])
+        logp_V = log_softmax(np.asarray(Chain.logits)[ids[-1] if ids else 0])
         for token in range(4):
             grow((*ids, token), logp + float(logp_V[token]))
 
     grow((), 0.0)
     ended = sorted((ids for ids in likelihood if ids[-1] in ends), key=lambda ids: -likelihood[ids])
-    tokens, scores = beam_search(
-        Chain(), None, jnp.array([True]), beams=16, steps=3, vocab=4, alpha=0.0, eos=EOS, ends=[2], pad=-1
-    )
+    tokens, scores = search(beams=16, steps=3, ends=(2,))
     assert [tuple(int(id_) for id_ in row if id_ >= 0) for row in tokens[0, :5]] == ended[:5]
     assert_allclose(scores[0, :5], [likelihood[ids] for ids in ended[:5]], rtol=1e-5)

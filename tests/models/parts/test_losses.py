@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
+from scipy.special import softmax
 
 from models.execution import Execution
 from models.parts.losses import cross_entropy, is_top_1, token_loss, token_loss_in_chunks
+from tests.helpers.compiled import one_program
 from tests.helpers.models import ALONE
 
 
@@ -25,15 +27,18 @@ def by_definition(logits, labels, smoothing):
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_cross_entropy_and_its_gradient(float64, smoothing):
     """Values, and the gradient of any mixture of both results, as differentiation of the definition has them."""
-    k1, k2, k3 = jax.random.split(jax.random.key(0), 3)
-    logits = 5 * jax.random.normal(k1, (3, 4, 11))
-    labels = jax.random.randint(k2, (3, 4), 0, 11)
-    grads = tuple(jax.random.normal(k3, (2, 3, 4)))
-    want, pull = jax.vjp(lambda x: by_definition(x, labels, smoothing), logits)
-    loss, own_pull = jax.vjp(lambda x: cross_entropy(x, labels, smoothing), logits)
+    rng = np.random.default_rng(0)
+    logits, labels = 5 * rng.normal(size=(3, 4, 11)), rng.integers(0, 11, (3, 4))
+    pulled = tuple(rng.normal(size=(2, 3, 4)))
+
+    def with_gradient(function):
+        values, pull = jax.vjp(lambda x: function(x, labels, smoothing), logits)
+        return values, pull(pulled)[0]
+
+    (want, gradient), (loss, own_gradient) = map(one_program(with_gradient, "function"), (by_definition, cross_entropy))
     for a, b in zip(loss, want, strict=True):
         assert_allclose(a, b, rtol=1e-12)
-    assert_allclose(own_pull(grads)[0], pull(grads)[0], rtol=0, atol=1e-12)
+    assert_allclose(own_gradient, gradient, rtol=0, atol=1e-12)
 
 
 def test_cross_entropy_of_bfloat16():
@@ -49,21 +54,22 @@ def test_cross_entropy_of_bfloat16():
 
 def test_the_top_class_is_the_argmax():
     """A label is the top class exactly where argmax finds it, among equals too, of which the first counts."""
-    logits = jax.random.randint(jax.random.key(0), (64, 5), 0, 3).astype(jnp.float32)  # many ties
-    labels = jnp.arange(64) % 5
-    expected = jnp.argmax(logits, axis=-1) == labels
+    logits = np.random.default_rng(0).integers(0, 3, (64, 5)).astype(np.float32)  # many ties
+    labels = np.arange(64) % 5
+    expected = np.argmax(logits, axis=-1) == labels
     assert 0 < expected.sum() < 64
-    np.testing.assert_array_equal(is_top_1(logits, labels), expected)
+    np.testing.assert_array_equal(one_program(is_top_1)(logits, labels), expected)
 
 
 def test_token_losses_of_parts_add_up():
     """Positions that do not count are left out, and the losses of a batch's parts sum to the batch's mean."""
-    logits = jnp.log(jnp.array([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]]))
-    targets, used = jnp.array([[0, 0], [0, 2]]), jnp.array([[True, True], [True, False]])  # -log p: log 2, log 4, log 4
-    whole = token_loss(logits, targets, used, total=jnp.sum(used))
+    logits = np.log(np.array([[[0.5, 0.25, 0.25], [0.25, 0.5, 0.25]], [[0.25, 0.5, 0.25], [0.5, 0.25, 0.25]]], np.float32))
+    targets, used = np.array([[0, 0], [0, 2]]), np.array([[True, True], [True, False]])  # -log p: log 2, log 4, log 4
+    loss_of = one_program(token_loss)
+    whole = loss_of(logits, targets, used, np.sum(used))
     assert_allclose(whole.value, 5 / 3 * np.log(2), rtol=1e-6)
     assert_allclose(whole.metrics["accuracy"].value, 1 / 3, rtol=1e-6)
-    first, second = (token_loss(logits[i : i + 1], targets[i : i + 1], used[i : i + 1], jnp.sum(used)) for i in (0, 1))
+    first, second = (loss_of(logits[i : i + 1], targets[i : i + 1], used[i : i + 1], np.sum(used)) for i in (0, 1))
     assert_allclose(first.value, np.log(2), rtol=1e-6)  # 3 log 2 over the batch's 3 tokens, not over its own 2
     assert_allclose((first + second).value, whole.value, rtol=1e-6)
     assert_allclose((first + second).metrics["accuracy"].value, 1 / 3, rtol=1e-6)
@@ -73,11 +79,11 @@ def test_token_losses_of_parts_add_up():
 def test_soft_targets_have_their_share_of_the_mass(float64, smoothing):
     """The loss is the cross-entropy with the teacher's mass and, for the rest, with the label; so is its gradient, in chunks too.
     Logged is what the label says."""
-    k1, k2, k3, k4 = jax.random.split(jax.random.key(0), 4)
-    x, w = jax.random.normal(k1, (2, 6, 5)), jax.random.normal(k2, (5, 11))
-    labels = jax.random.randint(k3, (2, 6), 0, 11)
-    soft = 0.25 * jax.nn.softmax(2 * jax.random.normal(k4, (2, 6, 11)))
-    used = jnp.arange(12).reshape(2, 6) % 5 > 0
+    rng = np.random.default_rng(0)
+    x, w = jnp.asarray(rng.normal(size=(2, 6, 5))), rng.normal(size=(5, 11))
+    labels = jnp.asarray(rng.integers(0, 11, (2, 6)))
+    soft = jnp.asarray(0.25 * softmax(2 * rng.normal(size=(2, 6, 11)), axis=-1))
+    used = jnp.asarray(np.arange(12).reshape(2, 6) % 5 > 0)
 
     def defined(w):
         logits = x @ w
@@ -90,8 +96,8 @@ def test_soft_targets_have_their_share_of_the_mass(float64, smoothing):
         made = token_loss_in_chunks(lambda x: x @ w, x, labels, used, jnp.sum(used), smoothing, scope, soft_BLV=soft)
         return made.value, made.metrics["cross_entropy"].value
 
-    (want, plain), want_grad = jax.value_and_grad(defined, has_aux=True)(w)
+    (want, plain), want_grad = one_program(jax.value_and_grad(defined, has_aux=True))(w)
     for chunks in (1, 3):
-        (loss, logged), grad = jax.value_and_grad(ours, has_aux=True)(w, chunks)
+        (loss, logged), grad = one_program(jax.value_and_grad(ours, has_aux=True), "chunks")(w, chunks)
         assert_allclose((loss, logged), (want, plain), rtol=1e-12)
         assert_allclose(grad, want_grad, rtol=0, atol=1e-12)

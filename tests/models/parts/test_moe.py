@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose, assert_array_equal
+from scipy.special import softmax
 
 from models.execution import Execution
 from models.parts.attention.config import GroupedQuery
@@ -21,28 +22,42 @@ from models.parts.transformer_config import BlockConfig, Dense
 from models.protocol import Context
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import Layout, LayoutError, rules
+from tests.helpers.compiled import one_program
 
 EVALUATION = Context.evaluation()
 HERE = Component(Layout(name="here", mesh=()))
-ALL = jnp.ones((1, 4), bool)
+ALL = np.ones((1, 4), bool)
+assign_slots = one_program(moe.assign_slots, "slots")
+balance_loss, counts, importance_loss, z_loss = map(one_program, (moe.balance_loss, moe.counts, moe.importance_loss, moe.z_loss))
+expert_choice = one_program(moe.expert_choice, "slots")
+find_slots = one_program(moe.find_slots, "experts", "priority")
+load_loss = one_program(moe.load_loss, "std", "choices")
+per_expert, per_token = one_program(moe.per_expert, "experts"), one_program(moe.per_token, "size")
+route = one_program(moe.route, "router", "slots", "priority")
+top1_gating, top2_gating = map(one_program, (moe.top1_gating, moe.top2_gating))
+top_k_gating = one_program(moe.top_k_gating, "router")
 
 
-def probs(*rows) -> jax.Array:
+def probs(*rows) -> np.ndarray:
     """[1, S, E] from lists of gates in tenths."""
-    return jnp.array([rows], jnp.float32) / 10
+    return np.array([rows], np.float32) / 10
 
 
 def training(seed: int) -> Context:
     return dataclasses.replace(EVALUATION, key=jax.random.key(seed), training=True)
 
 
-def slots_by_cumsum(choice: moe.RouterIndices, experts: int) -> jax.Array:
+def drawn_gates(*shape: int, sharpness: float = 1) -> np.ndarray:
+    return softmax(sharpness * np.random.default_rng(0).normal(size=shape), axis=-1).astype(np.float32)
+
+
+def slots_by_cumsum(choice: moe.RouterIndices, experts: int) -> np.ndarray:
     """The paper's (GShard, Algorithm 1, lines 8 to 14): a cumulative sum over first choices, then second ones."""
-    wants_GKSE = jax.nn.one_hot(choice.expert_GSK, experts, dtype=jnp.int32) * choice.requested_GSK[..., None]
+    wants_GKSE = np.eye(experts, dtype=int)[choice.expert_GSK] * choice.requested_GSK[..., None]
     groups, size, k, _ = wants_GKSE.shape
     wants_GNE = wants_GKSE.swapaxes(1, 2).reshape(groups, k * size, experts)
-    before_GNE = jnp.cumsum(wants_GNE, axis=1) - wants_GNE
-    return jnp.sum(before_GNE * wants_GNE, axis=-1).reshape(groups, k, size).swapaxes(1, 2)
+    before_GNE = np.cumsum(wants_GNE, axis=1) - wants_GNE
+    return np.sum(before_GNE * wants_GNE, axis=-1).reshape(groups, k, size).swapaxes(1, 2)
 
 
 def test_capacity_is_twice_the_even_share_and_not_rounded_up():
@@ -55,7 +70,7 @@ def test_capacity_is_twice_the_even_share_and_not_rounded_up():
 
 def test_top2_takes_the_two_best_and_normalises_their_gates():
     """Gates .5 and .3 of a token become .625 and .375, best first."""
-    choice = moe.top2_gating(probs([1, 5, 3, 1]), ALL[:, :1], None)
+    choice = top2_gating(probs([1, 5, 3, 1]), ALL[:, :1], None)
     assert_array_equal(choice.expert_GSK[0, 0], [1, 2])
     assert_allclose(choice.gate_GSK[0, 0], [0.625, 0.375], rtol=1e-6)
 
@@ -67,7 +82,7 @@ def test_top_k_takes_the_best_with_their_probabilities(choices):
     logits = rng.normal(size=(2, 6, 7))
     gates = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
     mask = np.array([[True] * 6, [True] * 4 + [False] * 2])
-    choice = moe.top_k_gating(TopK(choices=choices), jnp.asarray(gates, jnp.float32), jnp.asarray(mask))
+    choice = top_k_gating(TopK(choices=choices), gates.astype(np.float32), mask)
     order = np.argsort(-gates, axis=-1)[..., :choices]
     assert_array_equal(choice.expert_GSK, order)
     assert_allclose(choice.gate_GSK, np.take_along_axis(gates, order, -1), rtol=1e-6)
@@ -101,19 +116,19 @@ def test_importance_and_load_are_squared_coefficients_of_variation(float64):
                 loads[expert] += 0.5 * math.erfc(z / math.sqrt(2))
         importance += mask[group].sum() * (importances.std() / importances.mean()) ** 2
         load += mask[group].sum() * (loads.std() / loads.mean()) ** 2
-    assert_allclose(moe.importance_loss(jnp.asarray(probs), jnp.asarray(mask)), importance, rtol=1e-9)
-    loss = moe.load_loss(jnp.asarray(logits), jnp.asarray(noisy), std, 2, jnp.asarray(mask))
+    assert_allclose(importance_loss(probs, mask), importance, rtol=1e-9)
+    loss = load_loss(logits, noisy, std, 2, mask)
     assert_allclose(loss, load, rtol=1e-6)
 
 
 def test_balanced_experts_have_no_importance_loss():
-    even = jnp.full((1, 8, 4), 0.25)
-    assert float(moe.importance_loss(even, jnp.ones((1, 8), bool))) == 0
+    even = np.full((1, 8, 4), 0.25, np.float32)
+    assert float(importance_loss(even, np.ones((1, 8), bool))) == 0
 
 
 def test_gaussian_draws_are_normal():
     """Mean, deviation, and the share beyond two deviations of 100,000 draws; the tails are finite."""
-    drawn = np.asarray(moe.gaussian(jax.random.key(0), (100_000,)))
+    drawn = one_program(moe.gaussian, "shape")(jax.random.key(0), (100_000,))
     assert abs(drawn.mean()) < 0.01 and abs(drawn.std() - 1) < 0.01
     assert abs((np.abs(drawn) > 2).mean() - 0.0455) < 0.003 and np.isfinite(drawn).all()
 
@@ -127,9 +142,9 @@ def test_router_noise_is_of_training_alone(float64):
         capacity=Capacity(factor=0.0),
         losses=MoeLosses(importance_weight=0.1),
     )
-    layer = Moe(c, block(6, 8), jax.random.key(0), HERE)
-    x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), jnp.ones((2, 16), bool)
-    call = jax.jit(layer)
+    layer = made(c, block(6, 8))
+    x, mask = jax.random.normal(jax.random.key(1), (2, 16, 6)), np.ones((2, 16), bool)
+    call = one_program(layer)
     outputs = [call(x, mask, context) for context in (training(2), training(3), EVALUATION, EVALUATION)]
     assert np.abs(outputs[0][0] - outputs[1][0]).max() > 1e-3
     assert_array_equal(outputs[2][0], outputs[3][0])
@@ -150,64 +165,69 @@ def test_choices_that_a_router_cannot_have_are_refused(fields, message):
 
 def test_top1_takes_the_best_with_its_probability():
     """A gate of .5 stays .5: normalised it would be 1 for all, and the router would learn nothing."""
-    choice = moe.top1_gating(probs([1, 5, 3, 1], [4, 2, 2, 2]), ALL[:, :2])
+    choice = top1_gating(probs([1, 5, 3, 1], [4, 2, 2, 2]), ALL[:, :2])
     assert_array_equal(choice.expert_GSK[0], [[1], [0]])
     assert_allclose(choice.gate_GSK[0], [[0.5], [0.4]], rtol=1e-6)
 
 
 def test_experts_choose_their_best_tokens():
     """Each expert takes two of four tokens, best first and the earlier of equals; one token gets both, one gets none."""
-    routing = moe.expert_choice(probs([9, 1], [5, 5], [6, 4], [5, 5]), ALL, 2)
+    routing = expert_choice(probs([9, 1], [5, 5], [6, 4], [5, 5]), ALL, 2)
     assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [1, 3]])
     assert_allclose(routing.gate_GN[0].reshape(2, 2), [[0.9, 0.6], [0.5, 0.5]], rtol=1e-6)
-    routing = moe.expert_choice(probs([9, 6], [5, 1], [8, 7], [1, 1]), ALL, 2)
-    shares = {
-        name: float(ratio.value) for name, ratio in moe.counts(probs(*[[5, 5]] * 4), routing, ALL).items() if name != "load"
-    }
+    routing = expert_choice(probs([9, 6], [5, 1], [8, 7], [1, 1]), ALL, 2)
+    shares = {name: float(ratio.value) for name, ratio in counts(probs(*[[5, 5]] * 4), routing, ALL).items() if name != "load"}
     assert_array_equal(routing.token_GN[0].reshape(2, 2), [[0, 2], [2, 0]])
     assert shares["experts_0"] == 0.5 and shares["experts_2"] == 0.5 and shares["dropped"] == 0
-    assert moe.balance_loss(probs(*[[5, 5]] * 4), routing, ALL) == 0
+    assert balance_loss(probs(*[[5, 5]] * 4), routing, ALL) == 0
 
 
 def test_first_choices_of_the_whole_group_are_served_before_any_second():
     """Token 0's second choice, expert 1, comes after tokens 2 and 3, whose first choice it is."""
-    routing = moe.route(Top2(), probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4]), ALL, 2)
+    routing = route(Top2(), probs([6, 4, 0], [6, 0, 4], [0, 6, 4], [0, 6, 4]), ALL, 2)
     # slots:                                              first, second
     assert_array_equal(routing.slot_GN[0].reshape(4, 2), [[0, 2], [1, 0], [0, 1], [1, 2]])
     assert_array_equal(routing.dispatch_mask_GN[0].reshape(4, 2), [[1, 0], [1, 1], [1, 1], [1, 0]])
 
 
+def _moved(move, x_GSM, routing, size, experts, slots):
+    take, weights, give = move(routing, size, experts, slots)
+    buffers_EGCM, weight_EGC = take(x_GSM), weights(jnp.float32)
+    return buffers_EGCM, weight_EGC, give(buffers_EGCM * weight_EGC[..., None])
+
+
+moved = one_program(_moved, "move", "size", "experts", "slots")  # buffers, weights of their slots, and what tokens get back
+
+
 def test_what_comes_late_is_dropped():
     """With one slot an expert serves the first token that wants it; the others keep only their residual."""
     gates = probs([9, 1], [9, 1], [9, 1], [9, 1])
-    routing = moe.route(Top2(), gates, ALL, 1)
-    take, weights, give = dispatch.by_einsum(routing, 4, 2, 1)
-    buffers, weight_EGC = take(jnp.arange(4.0).reshape(1, 4, 1) + 1), weights(jnp.float32)
+    routing = route(Top2(), gates, ALL, 1)
+    buffers, weight_EGC, given = moved(dispatch.by_einsum, np.arange(4.0).reshape(1, 4, 1) + 1, routing, 4, 2, 1)
     assert_array_equal(buffers[:, 0, 0, 0], [1, 1])  # both experts hold token 0
     assert_allclose(weight_EGC[:, 0, 0], [0.9, 0.1], rtol=1e-6)
-    assert_allclose(give(buffers * weight_EGC[..., None])[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
-    shares = {name: ratio.value for name, ratio in moe.counts(gates, routing, ALL).items()}
+    assert_allclose(given[0, :, 0], [1, 0, 0, 0], rtol=1e-6)
+    shares = {name: ratio.value for name, ratio in counts(gates, routing, ALL).items()}
     assert shares["dropped"] == 0.75 and shares["experts_0"] == 0.75 and shares["experts_2"] == 0.25
-    assert_array_equal(moe.route(Top1(), gates, ALL, 1).dispatch_mask_GN[0], [1, 0, 0, 0])
+    assert_array_equal(route(Top1(), gates, ALL, 1).dispatch_mask_GN[0], [1, 0, 0, 0])
 
 
 @pytest.mark.parametrize(("router", "load"), [(Top2(), [0.75, 1.5, 0.75]), (Top1(), [0, 1.5, 1.5]), (ExpertChoice(), [1, 1, 1])])
 def test_padding_is_never_routed_and_never_counts(router, load):
     """Masked tokens take no slot, get zero, and change neither the loss nor the shares of real tokens."""
     gates = probs([3, 6, 1], [6, 4, 0], [1, 3, 6], [1, 6, 3])
-    mask = jnp.array([[True, False, True, False]])
-    routing = moe.route(router, gates, mask, 4)
-    take, weights, give = dispatch.by_sort(routing, 4, 3, 4)
-    assert_array_equal(moe.per_token(routing, 4)[0, 1::2], 0)
-    out = give(take(jnp.ones((1, 4, 5))) * weights(jnp.float32)[..., None])
+    mask = np.array([[True, False, True, False]])
+    routing = route(router, gates, mask, 4)
+    assert_array_equal(per_token(routing, 4)[0, 1::2], 0)
+    _, _, out = moved(dispatch.by_sort, np.ones((1, 4, 5)), routing, 4, 3, 4)
     assert_array_equal(out[0, 1::2], np.zeros((2, 5)))
     weight = 0.6 if router == Top1() else 1.0
     assert_allclose(out[0, 2], np.full(5, weight), rtol=1e-6)
-    alone = moe.route(router, gates[:, ::2], ALL[:, :2], 4 if router.choices else 2)
-    assert_allclose(moe.balance_loss(gates, routing, mask), moe.balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
-    counts, want = moe.counts(gates, routing, mask), moe.counts(gates[:, ::2], alone, ALL[:, :2])
-    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), counts, want)
-    assert_allclose(counts["load"].value, load, rtol=1e-6)
+    alone = route(router, gates[:, ::2], ALL[:, :2], 4 if router.choices else 2)
+    assert_allclose(balance_loss(gates, routing, mask), balance_loss(gates[:, ::2], alone, ALL[:, :2]), rtol=1e-6)
+    got, want = counts(gates, routing, mask), counts(gates[:, ::2], alone, ALL[:, :2])
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-6), got, want)
+    assert_allclose(got["load"].value, load, rtol=1e-6)
 
 
 def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
@@ -215,14 +235,14 @@ def test_a_second_expert_is_dropped_at_random_in_proportion_to_its_gate():
 
     Praxis hard-codes threshold 0, with which every one of these would be kept.
     """
-    gates = jnp.broadcast_to(jnp.array([0.8, 0.2, 0.0]), (1, 20_000, 3))
-    mask = jnp.ones(gates.shape[:2], bool)
-    choice = moe.top2_gating(gates, mask, jax.random.key(0))
+    gates = np.broadcast_to(np.array([0.8, 0.2, 0.0], np.float32), (1, 20_000, 3))
+    mask = np.ones(gates.shape[:2], bool)
+    choice = top2_gating(gates, mask, jax.random.key(0))
     assert choice.requested_GSK[..., 0].all()
     assert_allclose(choice.requested_GSK[..., 1].mean(), 0.4, atol=0.02)
-    even = moe.top2_gating(jnp.broadcast_to(jnp.array([0.5, 0.5, 0.0]), gates.shape), mask, jax.random.key(0))
+    even = top2_gating(np.broadcast_to(np.array([0.5, 0.5, 0.0], np.float32), gates.shape), mask, jax.random.key(0))
     assert even.requested_GSK.all()
-    never = moe.top2_gating(gates, mask, jax.random.key(0), threshold=0.0)
+    never = top2_gating(gates, mask, jax.random.key(0), threshold=0.0)
     assert never.requested_GSK.all()
 
 
@@ -259,46 +279,46 @@ def test_top2_is_algorithm_1(second_slot):
     """Tokens get the experts and the weights that the paper's listing says; there a second choice that is dropped
     at random still takes a slot, and with "if_dispatched" that line is left out. Slots have no gaps either way."""
     groups, size, experts, slots, key = 30, 16, 4, 6, jax.random.key(1)
-    gates = jax.nn.softmax(2 * jax.random.normal(jax.random.key(0), (groups, size, experts)))
-    routing = moe.route(Top2(second_slot=second_slot), gates, jnp.ones((groups, size), bool), slots, key)
+    gates = drawn_gates(groups, size, experts, sharpness=2)
+    routing = route(Top2(second_slot=second_slot), gates, np.ones((groups, size), bool), slots, key)
     combine = np.zeros((groups, size, experts))
-    kept = np.asarray(routing.dispatch_mask_GN)
+    kept = routing.dispatch_mask_GN
     combine[np.nonzero(kept)[0], routing.token_GN[kept], routing.expert_GN[kept]] = routing.gate_GN[kept]
-    random = np.asarray(moe.uniform(key, (groups, size)))
+    random = one_program(moe.uniform, "shape")(key, (groups, size))
     want, other = (
-        np.stack([algorithm_1(np.asarray(g), slots, r, way) for g, r in zip(gates, random, strict=True)])
+        np.stack([algorithm_1(g, slots, r, way) for g, r in zip(gates, random, strict=True)])
         for way in (second_slot, {"always": "if_dispatched", "if_dispatched": "always"}[second_slot])
     )
     assert_allclose(combine, want, rtol=1e-6)
     assert (want != other).any(axis=(1, 2)).sum() > 5
     for g in range(groups):
         for e in range(experts):
-            mine = kept[g] & (np.asarray(routing.expert_GN[g]) == e)
-            assert sorted(np.asarray(routing.slot_GN[g])[mine]) == list(range(mine.sum()))
+            mine = kept[g] & (routing.expert_GN[g] == e)
+            assert sorted(routing.slot_GN[g][mine]) == list(range(mine.sum()))
 
 
 def test_jitter_stays_within_its_width():
     """Inputs are scaled by 1 on average and by at most the width more or less; not at all outside training."""
-    noise = moe.jitter(jnp.ones(20_000), 0.1, jax.random.key(0))
+    noise = one_program(moe.jitter, "width")(np.ones(20_000, np.float32), 0.1, jax.random.key(0))
     assert 0.9 <= noise.min() < 0.901 and 1.099 < noise.max() <= 1.1
     assert_allclose(noise.mean(), 1, atol=0.002)
-    assert_array_equal(moe.jitter(jnp.ones(3), 0.1, None), 1)
+    assert_array_equal(moe.jitter(jnp.asarray(np.ones(3)), 0.1, None), 1)
 
 
 def test_balance_loss_is_one_when_balanced_and_e_when_collapsed():
     """Uniform gates with evenly spread first choices give 1 a token; all tokens on one of E experts give E."""
-    even = jnp.eye(4)[None] * 1e-6 + 0.25
-    one = jnp.broadcast_to(jnp.array([1.0, 0, 0, 0]), (1, 4, 4))
+    even = (np.eye(4)[None] * 1e-6 + 0.25).astype(np.float32)
+    one = np.broadcast_to(np.array([1.0, 0, 0, 0], np.float32), (1, 4, 4))
     for router in (Top2(), Top1()):
-        assert_allclose(moe.balance_loss(even, moe.route(router, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
-        assert_allclose(moe.balance_loss(one, moe.route(router, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
+        assert_allclose(balance_loss(even, route(router, even, ALL, 4), ALL) / 4, 1.0, rtol=1e-4)
+        assert_allclose(balance_loss(one, route(router, one, ALL, 4), ALL) / 4, 4.0, rtol=1e-6)
 
 
 def test_the_z_loss_is_the_square_of_the_log_of_the_sum():
     """Two logits of log 2 sum to 4 as exponentials: log(4)^2 = 1.92 a token; padding adds nothing."""
-    logits = jnp.log(jnp.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]]))
-    assert_allclose(moe.z_loss(logits, jnp.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6)
-    assert moe.z_loss(logits, jnp.zeros((1, 3), bool)) == 0
+    logits = np.log(np.array([[[2.0, 2.0], [1.0, 2.0], [9.0, 1.0]]], np.float32))
+    assert_allclose(z_loss(logits, np.array([[True, True, False]])), np.log(4) ** 2 + np.log(3) ** 2, rtol=1e-6)
+    assert z_loss(logits, np.zeros((1, 3), bool)) == 0
 
 
 GROUPS, SIZE, EXPERTS, MODEL, HIDDEN = 3, 32, 6, 7, 5
@@ -318,12 +338,10 @@ def test_larger_gates_are_served_first_where_they_have_priority():
     """Four tokens want expert 0, which has two slots: by place the first two are served, by priority those with gates of .9
     and .8 (V-MoE, section 4.1)."""
     gates = probs([6, 4], [9, 1], [7, 3], [8, 2])
-    kept = {
-        priority: moe.route(Top1(), gates, ALL, 2, priority=priority).dispatch_mask_GN[0].tolist() for priority in (False, True)
-    }
+    kept = {priority: route(Top1(), gates, ALL, 2, priority=priority).dispatch_mask_GN[0].tolist() for priority in (False, True)}
     assert kept == {False: [True, True, False, False], True: [False, True, False, True]}
     # Second choices still come after all first ones.
-    first_and_second = moe.route(Top2(), gates, ALL, 4, priority=True)
+    first_and_second = route(Top2(), gates, ALL, 4, priority=True)
     assert first_and_second.slot_GN[0].reshape(4, 2)[:, 0].tolist() == [3, 0, 2, 1]
 
 
@@ -338,21 +356,25 @@ def block(model_dim: int, hidden_dim: int, *, bias: bool = False) -> BlockConfig
     return BlockConfig(model_dim=model_dim, attention=heads, positions=None, feed_forward=dense)
 
 
-def mixture_of(**experts) -> tuple[Moe, jax.Array]:
+def made(c: MoeConfig, block: BlockConfig, scope: Component = HERE) -> Moe:
+    return jax.jit(lambda key: Moe(c, block, key, scope))(jax.random.key(0))
+
+
+def mixture_of(**experts) -> tuple[Moe, np.ndarray]:
     experts = ExpertsConfig(count=4, **experts)
     c = MoeConfig(experts=experts, router=Top1(), group_size=32, capacity=Capacity(factor=0.0))
     rng = np.random.default_rng(0)
-    return Moe(c, block(MODEL, HIDDEN, bias=True), jax.random.key(0), HERE), jnp.array(rng.normal(size=(2, 32, MODEL)))
+    return made(c, block(MODEL, HIDDEN, bias=True)), rng.normal(size=(2, 32, MODEL))
 
 
 def test_tokens_may_get_nothing_from_their_experts(float64):
     """With token_dropout .25 about a quarter of the tokens get zero in training, the others all; in evaluation each gets .75."""
     (masked, x), (plain, _) = mixture_of(token_dropout=0.25), mixture_of()
-    real = jnp.ones(x.shape[:2], bool)
-    whole = plain(x, real, EVALUATION)[0]
+    masked, real = one_program(masked), np.ones(x.shape[:2], bool)
+    whole = one_program(plain)(x, real, EVALUATION)[0]
     assert_allclose(masked(x, real, EVALUATION)[0], 0.75 * whole, rtol=1e-12)
     y = masked(x, real, training(1))[0]
-    gone = jnp.all(y == 0, axis=-1)
+    gone = np.all(y == 0, axis=-1)
     assert_allclose(y[~gone], whole[~gone], rtol=1e-12)
     assert 5 <= int(gone.sum()) <= 28  # of 64
 
@@ -361,17 +383,16 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     """Outputs differ from those without in training, and are the same in evaluation, also by ragged rows, which refuse it on
     several devices."""
     (dropping, x), (plain, _) = mixture_of(dropout=0.4), mixture_of()
-    real = jnp.ones(x.shape[:2], bool)
-    assert_array_equal(dropping(x, real, EVALUATION)[0], plain(x, real, EVALUATION)[0])
-    assert not np.allclose(dropping(x, real, training(1))[0], plain(x, real, training(1))[0])
+    real = np.ones(x.shape[:2], bool)
     ragged = dataclasses.replace(HERE, execution=Execution(dispatch="ragged"))
-    rows, plain_rows = (Moe(m.c, block(MODEL, HIDDEN), jax.random.key(0), ragged) for m in (dropping, plain))
-    assert_array_equal(rows(x, real, EVALUATION)[0], plain_rows(x, real, EVALUATION)[0])
-    assert not np.allclose(rows(x, real, training(1))[0], plain_rows(x, real, training(1))[0])
+    for pair in ((dropping, plain), [made(m.c, block(MODEL, HIDDEN), ragged) for m in (dropping, plain)]):
+        drops, whole = map(one_program, pair)
+        assert_array_equal(drops(x, real, EVALUATION)[0], whole(x, real, EVALUATION)[0])
+        assert not np.allclose(drops(x, real, training(1))[0], whole(x, real, training(1))[0])
     several = make_mesh(Layout(name="several", mesh=(("x", 8),)))
     refused = Moe(dropping.c, block(MODEL, HIDDEN), jax.random.key(0), dataclasses.replace(ragged, mesh=several))
     with pytest.raises(LayoutError, match=r"dropout inside experts .* 'ragged' .* use 'sort'"):
-        refused(x, real, training(1))
+        refused(jnp.asarray(x), jnp.asarray(real), training(1))
 
 
 @pytest.mark.parametrize(
@@ -425,32 +446,32 @@ def test_dispatches_agree(router, slots, float64):
 
 def test_dropless_is_any_capacity_that_drops_nothing():
     """As many slots as the fullest expert needs give the routing of as many as there are tokens."""
-    gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
-    mask = jnp.ones((2, 40), bool)
-    dropless = moe.route(Top2(), gates, mask, moe.capacity(0, 40, 5))
+    gates = drawn_gates(2, 40, 5)
+    mask = np.ones((2, 40), bool)
+    dropless = route(Top2(), gates, mask, moe.capacity(0, 40, 5))
     assert_array_equal(dropless.dispatch_mask_GN, dropless.requested_GN)
-    enough = int(moe.per_expert(dropless, 5).max())
+    enough = int(per_expert(dropless, 5).max())
     assert enough < 40
-    jax.tree.map(assert_array_equal, moe.route(Top2(), gates, mask, enough), dropless)
-    assert not moe.route(Top2(), gates, mask, enough - 1).dispatch_mask_GN.all()
+    jax.tree.map(assert_array_equal, route(Top2(), gates, mask, enough), dropless)
+    assert not route(Top2(), gates, mask, enough - 1).dispatch_mask_GN.all()
 
 
 def test_no_slot_is_used_twice():
     """Slots are the paper's, found otherwise: every (group, expert, slot) holds one choice, and slots fill up without gaps."""
-    gates = jax.nn.softmax(jax.random.normal(jax.random.key(0), (2, 40, 5)))
-    choice = moe.top2_gating(gates, jnp.ones((2, 40), bool), jax.random.key(1))
-    wanted = np.asarray(choice.requested_GSK)
+    gates = drawn_gates(2, 40, 5)
+    choice = top2_gating(gates, np.ones((2, 40), bool), jax.random.key(1))
+    wanted = choice.requested_GSK
     assert not wanted.all()
-    assert_array_equal(np.asarray(moe.find_slots(choice, 5))[wanted], np.asarray(slots_by_cumsum(choice, 5))[wanted])
+    assert_array_equal(find_slots(choice, 5)[wanted], slots_by_cumsum(choice, 5)[wanted])
     # The same in two blocks of choices, the second not full.
-    many = jax.tree.map(lambda x: jnp.tile(x, (1, 2, 1)), choice)
+    many = jax.tree.map(lambda x: np.tile(x, (1, 2, 1)), choice)
     assert many.requested_GSK[0].size > moe.BLOCK
-    places, paper = (np.asarray(f(many, 5))[np.asarray(many.requested_GSK)] for f in (moe.find_slots, slots_by_cumsum))
+    places, paper = (f(many, 5)[many.requested_GSK] for f in (find_slots, slots_by_cumsum))
     assert_array_equal(places, paper)
-    routing = moe.assign_slots(choice, moe.find_slots(choice, 5), 9)
+    routing = assign_slots(choice, find_slots(choice, 5), 9)
     for g in range(2):
-        kept = np.asarray(routing.dispatch_mask_GN[g])
-        taken = sorted(zip(*(np.asarray(x[g])[kept] for x in (routing.expert_GN, routing.slot_GN)), strict=True))
+        kept = routing.dispatch_mask_GN[g]
+        taken = sorted(zip(*(x[g][kept] for x in (routing.expert_GN, routing.slot_GN)), strict=True))
         filled = np.minimum(np.bincount(choice.expert_GSK[g][wanted[g]], minlength=5), 9)
         assert taken == [(e, s) for e in range(5) for s in range(filled[e])]
 

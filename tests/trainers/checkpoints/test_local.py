@@ -21,7 +21,7 @@ from configs.experiment import LocalTier
 from configs.registry import ConfigError
 from data import paths
 from models.gpt.layouts import LAYOUTS
-from tests.helpers.runs import changed_steps, curve, kept, run, with_train
+from tests.helpers.runs import changed_steps, curve, kept, run, shared_steps, with_train
 from tests.helpers.waiting import HANGS
 from trainers import runlog, trainer
 from trainers.checkpoints import local
@@ -31,6 +31,12 @@ from trainers.checkpoints.manager import Checkpoints
 from trainers.monitoring import metrics
 from trainers.plan import Plan, in_model_form, in_step_form, make_plan
 from trainers.state import State, by_name, from_names
+
+
+@pytest.fixture(scope="module", autouse=True)
+def equal_steps():
+    with shared_steps():
+        yield
 
 
 @functools.cache

@@ -4,15 +4,16 @@ import dataclasses
 import math
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from scipy.special import log_softmax
 
 from configs import registry
 from configs.optimizers import AdamW, Constant
 from data.lamda.config import RateAndRank
 from models.sharding.params import with_params
 from tests.helpers.conversations import write_dialog_cache
+from tests.helpers.models import compiled
 from tests.helpers.runs import run, with_train
 from trainers import trainer
 from trainers.evaluation.candidates import CandidatesEvaluator
@@ -55,11 +56,12 @@ def test_likelihoods_are_those_of_the_whole_text(data, e):
     evaluator = CandidatesEvaluator(plan.model, e, folder, folder)
     ranks = evaluator.sets[1]
     prompt, candidates, scores = ranks.prompts[0], ranks.candidates[0], evaluator.log_probabilities(params, ranks)[0]
+    model = with_params(plan.model, params)
     for ids, logp in zip(candidates, scores, strict=True):
         whole = np.array([*prompt, *ids])
         batch = {"tokens": whole, "segments": np.ones_like(whole), "positions": np.arange(len(whole))}
-        logits = with_params(plan.model, params)({k: jnp.asarray(x, jnp.int32)[None] for k, x in batch.items()})[0]
-        wanted = jax.nn.log_softmax(logits)[np.arange(len(prompt) - 1, len(whole) - 1), ids]
+        arrays = {k: np.pad(x, (0, 64 - len(x)))[None].astype(np.int32) for k, x in batch.items()}
+        wanted = log_softmax(np.asarray(compiled(model, arrays))[0], axis=-1)[np.arange(len(prompt) - 1, len(whole) - 1), ids]
         np.testing.assert_allclose(logp, wanted, atol=1e-5)
 
 
