@@ -50,13 +50,45 @@ def test_fewer_hosts_have_a_smaller_mesh():
     ],
 )
 def test_a_run_goes_on_with_the_numbers_of_hosts_that_its_layout_can_use(topology, layout, hosts):
-    assert sorted(elastic.supervised(asked(topology, layout)).commands) == hosts
+    run = elastic.supervised(asked(topology, layout))
+    assert sorted(run.commands) == hosts and not run.unproven
+
+
+ROWS = ["--data.batch_size", "24", "--eval.batch_size", "24"]
+
+
+def test_three_of_four_hosts_go_on_where_rows_divide():
+    """The command has the mesh, and pads what three does not divide."""
+    run = elastic.supervised(asked("cpu:4x2", "fully_sharded:4x2", "/shared/runs/mine", *ROWS))
+    assert sorted(run.commands) == [1, 2, 3, 4] and run.unproven == [3] and run.meshes[3] == "data 3 x model 2"
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    args, given = parser.parse_known_args([*run.commands[3][3:-2]])
+    layout = cli.chosen(args, given).layout
+    assert layout.mesh == (("data", 3), ("model", 2)) and layout.pad == ("embed",)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "three"),
+    [
+        ("--train.microbatches", "2", True),  # of 12 rows
+        ("--train.microbatches", "3", False),  # of 8 rows
+        ("--data.batch_size", "16", False),
+        ("--eval.batch_size", "16", False),  # held-out rows
+    ],
+)
+def test_three_of_four_hosts_are_left_out_where_something_does_not_divide(option, value, three):
+    run = elastic.supervised(asked("cpu:4x1", "fully_sharded:4x1", "/shared/runs/mine", *ROWS, option, value))
+    assert (3 in run.commands) == three and {1, 2, 4} <= {*run.commands}
 
 
 @pytest.mark.parametrize(
     ("write", "parts"),
     [
-        (lambda: elastic.supervised(asked("cpu:2x1", "fully_sharded:2x1", "gs://b/runs/x")), ["gs://b/runs/x", "in a folder"]),
+        (
+            lambda: elastic.supervised(asked("cpu:2x1", "fully_sharded:2x1", "gs://b/x")),
+            ["gs://b/x", "--train.checkpoint.folder"],
+        ),
         (lambda: elastic.run_here(asked("gpu:2x2", "fully_sharded:2x2"), 0), ["gpu:2x2", "as cpu:4x2"]),
     ],
 )
