@@ -7,10 +7,10 @@
     python -m scripts.lab.losses --runs runs/losses && python -m scripts.report runs/losses/cut    # its page
 
 The supervisor is that of `scripts.launch --on local`: after a loss it goes on with the processes that are left, as three of four
-by which the rows can be divided, and with all at the next save after the lost one is back. The run that is left alone has one process, or all where a lost one is back at once. The
-report has the seconds from a loss to the restart and to the first new step that is logged, the steps that were trained twice,
-the largest relative difference of a logged loss, and the goodput of both runs. Numbers are in float64, so that the rounding of
-sums in another order stays far below 1e-6.
+by which the rows can be divided, and with all at the next save after the lost one is back. The run that is left alone has one
+process, or all where a lost one is back at once. The report has the seconds from a loss to the restart and to the first new step
+that is logged, the steps that were trained twice, the largest relative difference of a logged loss, and the goodput of both runs.
+Numbers are in float64, so that the rounding of sums in another order stays far below 1e-6.
 
 Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it
 needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
@@ -50,7 +50,7 @@ ENVIRONMENT |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 @dataclasses.dataclass
 class Loss:
-    """A lost process, and the seconds until the run was started again and until a new step was logged; None if it ended before."""
+    """A lost process, and the seconds until the run was started again and a new step was logged; None if it ended before."""
 
     at_step: int
     moment: float

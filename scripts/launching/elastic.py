@@ -27,7 +27,7 @@ def supervised(job: Job) -> supervisor.Supervised:
     Raises:
       ConfigError: the run's folder is an address, where the supervisor cannot read its logs.
     """
-    e, machines = job.experiment, job.machines
+    e = job.experiment
     if is_address(job.workdir):
         raise ConfigError(
             f"--workdir {job.workdir}: the supervisor reads the run's logs in a folder, as /shared/runs/mine; checkpoints alone "

@@ -197,8 +197,8 @@ def test_a_final_exit_code_ends_the_supervision(tmp_path, code):
 
 
 def test_a_mesh_that_is_refused_is_left_out_and_the_next_smaller_one_taken(tmp_path, capsys):
-    """Three of four hosts might go on, but the start is refused: two do, and four after the next save. After the second loss three
-    are not tried again. The two losses alone use up restarts."""
+    """Three of four hosts might go on, but the start is refused: two do, and four after the next save. After the second loss
+    three are not tried again. The two losses alone use up restarts."""
     world = World(tmp_path, 4, 60, usable=(1, 2, 3, 4), unproven=(3,), restarts=2)
     world.back, world.misfits = {"h1": 20.0, "h2": 20.0}, {3: REFUSED}
     world.script = [(START + 14.5, lambda: world.kill(1)), (START + 60, lambda: world.kill(2))]
