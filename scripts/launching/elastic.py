@@ -45,13 +45,19 @@ def supervised(job: Job) -> supervisor.Supervised:
         commands=commands,
         meshes=meshes,
         unproven=unproven,
-        variables=job.variables(),
+        variables=job.variables() | _all_gpus(job),
         final=FINAL,
         restarts=job.restarts,
         saves=e.train.checkpoint.every > 0,
         grace=GRACE,
         silence=e.train.faults.stall_seconds + _LATER,
     )
+
+
+def _all_gpus(job: Job) -> dict[str, str]:
+    """Returns the variable that gives a process all GPUs of its host: under SLURM JAX would take the one of its task's number."""
+    gpus = map(str, range(job.machines.per_host))
+    return {"JAX_LOCAL_DEVICE_IDS": ",".join(gpus)} if job.machines.platform == "gpu" else {}
 
 
 def _by_hosts(job: Job) -> dict[int, Layout]:

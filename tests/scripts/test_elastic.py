@@ -54,6 +54,12 @@ def test_a_run_goes_on_with_the_numbers_of_hosts_that_its_layout_can_use(topolog
     assert sorted(run.commands) == hosts and not run.unproven
 
 
+def test_a_process_has_all_gpus_of_its_host():
+    """Under SLURM JAX gives a process the one of its task's number, and a step of one task would have the first alone."""
+    assert elastic.supervised(asked("gpu:2x4", "fully_sharded:2x4")).variables == {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3"}
+    assert "JAX_LOCAL_DEVICE_IDS" not in elastic.supervised(asked("cpu:2x4", "fully_sharded:2x4")).variables
+
+
 ROWS = ["--data.batch_size", "24", "--eval.batch_size", "24"]
 
 

@@ -94,7 +94,7 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
 
 
 def test_a_jobset_starts_all_its_pods_again_unless_the_exit_code_is_final():
-    """Neither a pod nor a Job is started again by itself: whatever ends one ends the Job, and JobSet's default is to make all Jobs
+    """Neither a pod nor a Job is started again by itself: what ends one ends the Job, and JobSet's default is to make all Jobs
     anew, as often as --restarts says. A Job that the pods' own policy has failed ends the JobSet."""
     spec = gke.manifest(asked("gpt.quickstart", "2xv6e:4x4"), "image", False)["spec"]
     (rule,) = spec["failurePolicy"].pop("rules")
