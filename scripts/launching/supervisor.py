@@ -118,9 +118,9 @@ class Supervised:
     def reached(self) -> int:
         """Returns the step that the run is known to go on from: that of its newest checkpoint, or the one that its last start
         restored, which may have been a local one, of the hosts alone."""
-        starts = [event for event in _events(Path(self.workdir) / "run.jsonl") if event.get("event") == "start"]
-        restored = starts[-1].get("restored") if starts else None
-        return max(self.newest(), restored if isinstance(restored, int) else -1)
+        starts = (event.get("restored") for event in _events(Path(self.workdir) / "run.jsonl") if event.get("event") == "start")
+        restored = [-1, *(step for step in starts if isinstance(step, int))]  # no number where it began from nothing
+        return max(self.newest(), restored[-1])
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self), indent=1)

@@ -5,6 +5,7 @@ import json
 import re
 import shutil
 import signal
+import socket
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -313,6 +314,20 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
         assert run.end() == [2, 2]
     assert f"another process is training in {workdir}" in run.complained(0)
     assert [len(run.complained(n).strip().splitlines()) for n in (0, 1)] == [1, 1]
+
+
+@pytest.mark.integration
+def test_a_port_that_is_taken_asks_for_another_start(start):
+    """Another program may take the first process's port before it does: a later start has another one."""
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        together = {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "0"}
+        run = start("port", 1, "gpt.quickstart", "--tiny", "--layout", "fully_sharded:2x4", **together)
+        assert run.end() == [runlog.PREEMPTED]
+    assert "error: cannot join the other processes: " in run.complained(0)
+    assert run.complained(0).endswith("; run the same command again\n")
 
 
 def test_processes_that_cannot_be_found_are_refused(monkeypatch):
