@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import datetime
 import errno
+import functools
 import json
 import os
 import signal
@@ -99,21 +100,12 @@ class Supervised:
 
         A store is not asked, since it may not answer: the run's own log has its checkpoints, each by the next save at the latest.
         """
-        if is_address(self.checkpoints):
-            return max(self._logged(), default=-1)
         with contextlib.suppress(OSError):
+            if is_address(self.checkpoints):
+                log = Path(self.workdir) / _AUDIT
+                return max(_logged(log, self.checkpoints.rstrip("/") + "/", log.stat().st_size), default=-1)
             return max((int(path.name) for path in Path(self.checkpoints).iterdir() if path.name.isdigit()), default=-1)
         return -1
-
-    def _logged(self) -> set[int]:
-        """Returns the steps of the checkpoints that the run's log has, and has not lost again."""
-        folder, steps = self.checkpoints.rstrip("/") + "/", dict[int, bool]()
-        for event in _events(Path(self.workdir) / _AUDIT):
-            for name, digest in event["files"].items() if isinstance(event.get("files"), dict) else ():
-                step = name.removeprefix(folder).removesuffix(_META)
-                if step.isdigit() and name == f"{folder}{step}{_META}":
-                    steps[int(step)] = bool(digest)
-        return {step for step, there in steps.items() if there}
 
     def reached(self) -> int:
         """Returns the step that the run is known to go on from: that of its newest checkpoint, or the one that its last start
@@ -140,6 +132,23 @@ def _events(log: Path) -> Iterator[dict[str, Any]]:
             with contextlib.suppress(ValueError):  # cut off
                 if isinstance(event := json.loads(line), dict):
                     yield event
+
+
+@functools.lru_cache(maxsize=1)
+def _logged(log: Path, folder: str, size: int) -> frozenset[int]:
+    """Returns the steps of the checkpoints that a run's log has in this folder, and has not lost again.
+
+    Args:
+      size: of the log, in bytes: it is read again only once that has changed.
+    """
+    del size
+    steps: dict[int, bool] = {}
+    for event in _events(log):
+        for name, digest in event["files"].items() if isinstance(event.get("files"), dict) else ():
+            step = name.removeprefix(folder).removesuffix(_META)
+            if step.isdigit() and name == f"{folder}{step}{_META}":
+                steps[int(step)] = bool(digest)
+    return frozenset(step for step, there in steps.items() if there)
 
 
 class Supervisor:

@@ -1,5 +1,6 @@
 """Runs that go on with fewer hosts: the commands for each number of hosts, under SLURM's commands, and with real training."""
 
+import dataclasses
 import json
 import os
 import random
@@ -7,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -14,6 +16,7 @@ from configs.registry import ConfigError
 from scripts import cli, launch
 from scripts.lab import losses
 from scripts.launching import elastic, job, slurm, supervisor
+from scripts.launching.local import Local
 from tests.helpers.waiting import HANGS, wait_until
 
 
@@ -133,7 +136,7 @@ folder, state = pathlib.Path(sys.argv[1]), pathlib.Path(os.environ["STATE"])
 me, step = int(os.environ.get("JAX_PROCESS_ID", 0)), 0
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-(state / ("pid." + os.environ["NODE"])).write_text(str(os.getpid()))
+(state / ("pid." + os.environ.get("NODE", str(me)))).write_text(str(os.getpid()))
 saves = folder / "checkpoints"
 saves.mkdir(parents=True, exist_ok=True)
 step = max((int(path.name) for path in saves.iterdir()), default=0)
@@ -196,6 +199,35 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
     assert "exit code 75, restart 0" in said and (state / "calls").read_text().splitlines()[-1] == "requeue 7"
     events = [json.loads(line) for line in (workdir / supervisor.LOG).read_text().splitlines()]
     assert [event["hosts"] for event in events if event["event"] == "start"] == [["alpha", "beta"], ["alpha"], ["alpha", "beta"]]
+
+
+@pytest.mark.integration
+def test_processes_go_on_as_two_where_three_are_refused(tmp_path):
+    """One of four processes is killed; the start of three ends with 2, and two go on."""
+    state, workdir = tmp_path / "state", tmp_path / "run"
+    state.mkdir()
+    train = [sys.executable, "-c", TRAIN, str(workdir)]
+    run = dataclasses.replace(
+        elastic.supervised(asked("cpu:4x1", "fully_sharded:4x1", str(workdir), *ROWS)),
+        commands={1: train, 2: train, 3: [sys.executable, "-c", "raise SystemExit(2)"], 4: train},
+        variables={"STATE": str(state)},
+    )
+    hosts, codes = Local(4, returns_after=HANGS), []
+    thread = threading.Thread(target=lambda: codes.append(supervisor.supervise(run, hosts)))
+    thread.start()
+    log = workdir / supervisor.LOG
+    try:
+        wait_until(lambda: run.newest() >= 10, "no save")
+        hosts.processes["host1"].kill()
+        wait_until(lambda: log.read_text().count('"start"') == 3, log.read_text)
+        newest = run.newest()
+        wait_until(lambda: run.newest() > newest, log.read_text)
+    finally:
+        (state / "done").touch()
+        thread.join()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert codes == [0] and [len(event["hosts"]) for event in events if event["event"] == "start"] == [4, 3, 2]
+    assert [event["exit_code"] for event in events if event["event"] == "refused"] == [2]
 
 
 def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
