@@ -17,7 +17,9 @@ from scripts import cli, launch
 from scripts.lab import losses
 from scripts.launching import elastic, job, slurm, supervisor
 from scripts.launching.local import Local
+from tests.helpers.runs import run, with_train
 from tests.helpers.waiting import HANGS, wait_until
+from trainers import trainer
 
 
 def asked(topology: str, layout: str, workdir: str = "/shared/runs/mine", *overrides: str) -> job.Job:
@@ -228,6 +230,15 @@ def test_processes_go_on_as_two_where_three_are_refused(tmp_path):
     events = [json.loads(line) for line in log.read_text().splitlines()]
     assert codes == [0] and [len(event["hosts"]) for event in events if event["event"] == "start"] == [4, 3, 2]
     assert [event["exit_code"] for event in events if event["event"] == "refused"] == [2]
+
+
+@pytest.mark.integration
+def test_a_run_logs_its_checkpoints_as_the_supervisor_reads_them(small, tmp_path):
+    """In another folder than the run's, as those at an address are."""
+    e = with_train(small, steps=6, checkpoint={"every": 2, "keep": 2, "folder": str(tmp_path / "store")})
+    assert run(e, tmp_path / "run") == trainer.DONE
+    log = tmp_path / "run" / "audit.jsonl"
+    assert supervisor._logged(log, f"{tmp_path / 'store'}/", log.stat().st_size) == {4, 6}
 
 
 def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
