@@ -1,7 +1,8 @@
 """Supervises a run on the nodes of the SLURM job in whose batch script this runs: `python -m scripts.launching.on_slurm < PLAN`.
 
 Each node's process is a step of its own, so that the loss of one is seen at once and the others need not wait until SLURM gives
-up the node. A node whose process was killed, or hung, is used again once a trivial step has run there.
+up the node. A node whose step was killed, hung or failed is used again once a trivial step has run there: SLURM's commands end
+with 1, as a fault of the run does, on a node that has died.
 """
 
 import os
@@ -11,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from scripts.launching.local import Local
-from scripts.launching.supervisor import Supervised, supervise
+from scripts.launching.supervisor import AGAIN, Supervised, supervise
 
 _STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1")
 _AGAIN, _HANGS = 2.0, 20.0  # seconds until the next probe after one that failed, and after which one that still runs is given up
@@ -25,6 +26,11 @@ class Nodes(Local):
         self.job = os.environ["SLURM_JOB_ID"]
         self.names = _lines("scontrol", "show", "hostnames", os.environ["SLURM_JOB_NODELIST"])
         self._probes: dict[str, tuple[subprocess.Popen, float]] = {}
+        self._failed: set[str] = set()  # nodes of this start that are probed since their step failed
+
+    def start(self, hosts: Sequence[str], command: Sequence[str], variables: Mapping[str, str]) -> None:
+        self._failed = set()
+        super().start(hosts, command, variables)
 
     def popen(self, host: str, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen:
         return subprocess.Popen([*_STEP, f"--nodelist={host}", *command], env=variables, stdin=subprocess.DEVNULL)
@@ -34,7 +40,11 @@ class Nodes(Local):
 
     def codes(self) -> dict[str, int | None]:
         """Returns srun's codes: it reports a task's signal as a shell does, by 128 and the signal's number."""
-        return {host: code if code is None or code <= 128 else 128 - code for host, code in super().codes().items()}
+        codes = {host: code if code is None or code <= 128 else 128 - code for host, code in super().codes().items()}
+        failed = {host for host, code in codes.items() if code not in (None, 0, AGAIN)} - self._failed
+        self._failed |= failed
+        self.lost(sorted(failed))
+        return codes
 
     def signal(self, number: int) -> None:
         """Sends a signal. Srun passes SIGTERM on; SIGKILL would end srun alone, so that its steps are cancelled first."""
@@ -48,7 +58,8 @@ class Nodes(Local):
 
     def lost(self, hosts: Sequence[str]) -> None:
         for host in hosts:
-            self._probe(host)
+            if host not in self._probes:
+                self._probe(host)
 
     def at_hand(self) -> list[str]:
         for host, (probe, began) in list(self._probes.items()):

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 VARYING = re.compile("memory_gib|.*_per_s")
 STEPS = "400"
-EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0")
+EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "120")
 RUN = [
     "gpt.quickstart",
     "--tiny",
