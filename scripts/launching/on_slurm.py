@@ -47,14 +47,14 @@ class Nodes(Local):
         return codes
 
     def signal(self, number: int) -> None:
-        """Sends a signal. Srun passes SIGTERM on; SIGKILL would end srun alone, so that its steps are cancelled first."""
+        """Sends a signal to the tasks of all steps. Srun itself would take SIGTERM for its own end, kill them and end with 0."""
+        ids = _lines("squeue", "--steps", "-h", "-j", self.job, "-o", "%i")
+        steps = [step for step in ids if step.split(".")[-1].isdigit()]  # not the batch script
+        how = [] if number == signal.SIGKILL else [f"--signal={signal.Signals(number).name.removeprefix('SIG')}"]
+        if steps:
+            subprocess.run(["scancel", *how, *steps], check=False)
         if number == signal.SIGKILL:
-            steps = [
-                step for step in _lines("squeue", "--steps", "-h", "-j", self.job, "-o", "%i") if step.split(".")[-1].isdigit()
-            ]
-            if steps:
-                subprocess.run(["scancel", *steps], check=False)
-        super().signal(number)
+            super().signal(number)
 
     def lost(self, hosts: Sequence[str]) -> None:
         for host in hosts:

@@ -117,14 +117,25 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(monkeypatch, capsys, tmp_p
 
 
 SRUN = """#!/bin/bash
-# Runs the command here, as if on the node; a node that is down refuses it.
+# Runs the command here, as if on the node; a node that is down refuses it. SIGTERM ends it and its task, with code 0.
 while [[ $1 == --* ]]; do case $1 in --nodelist=*) node=${1#*=} ;; esac; shift; done
 [ -e $STATE/down.$node ] && exit 1
 NODE=$node "$@" &
 child=$!
-trap 'kill -TERM $child' TERM
-while wait $child; code=$?; kill -0 $child 2> /dev/null; do :; done
+echo $child > $STATE/step.7.$child
+trap 'kill -KILL $child; exit 0' TERM
+wait $child
+code=$?
+rm $STATE/step.7.$child
 exit $code
+"""
+SQUEUE = """#!/bin/bash
+echo 7.batch
+ls $STATE | sed -n 's/^step[.]//p'
+"""
+SCANCEL = """#!/bin/bash
+signal=KILL
+for step; do case $step in --signal=*) signal=${step#*=} ;; *) kill -$signal $(cat $STATE/step.$step) ;; esac; done
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >> $STATE/calls
@@ -161,7 +172,7 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
     tools, state, workdir = tmp_path / "bin", tmp_path / "state", tmp_path / "run"
     for folder in (tools, state):
         folder.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", "#!/bin/bash\n"), ("scancel", "#!/bin/bash\n")):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", SQUEUE), ("scancel", SCANCEL)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     text = slurm.script(asked("cpu:2x1", "fully_sharded:2x1", str(workdir)), elastic=True)

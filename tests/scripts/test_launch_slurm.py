@@ -152,14 +152,14 @@ def test_what_would_end_the_same_way_is_not_started_again(cluster, tmp_path):
 
 
 def test_an_elastic_run_goes_on_without_a_node_and_with_all_again(cluster, tmp_path):
-    """A process is killed, and both nodes go on; a node dies, and the other goes on alone; SIGTERM to the batch script saves and
-    requeues, and both nodes end the run. The losses are those of a run that was left alone, to rounding."""
+    """A process is killed, and both nodes go on, at once or after a save; a node dies, and the other goes on alone; SIGTERM to the
+    batch script saves and requeues, and both nodes end the run. The losses are those of a run that was left alone."""
     whole = Submitted(cluster, tmp_path / "whole", EXACT)
     assert "exit code 0, restart 0" in whole.end()
     cut = Submitted(cluster, tmp_path / "cut", ("--elastic", *EXACT))
     cut.wait_for_a_save()
     cut.kill_task(slurm.NODES[1])
-    wait_until(lambda: cut.output.count("supervisor: started on") == 2, lambda: cut.output)
+    wait_until(lambda: cut.output.count("started on 2 hosts") == 2, lambda: cut.output)
     assert f"{slurm.NODES[1]} ended with -9" in cut.output
     cut.wait_for_a_save()
     cluster.kill_node(slurm.NODES[1])

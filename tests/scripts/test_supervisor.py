@@ -112,7 +112,7 @@ class World:
         running = [name for name, code in self.processes.items() if code is None]
         for number, name in enumerate(self.processes if self.signs and self.signs.is_dir() else ()):
             if name in running and name not in self.stopped:
-                os.utime(f"{self.signs}/{number}", ns=(round(self.now * 1e9),) * 2)
+                os.utime(f"{self.signs}/{number}", ns=(now := round(self.now * 1e9), now))
         if len(running) == len(self.processes) and not self.stopped:
             while self.step < self.steps and self.now >= self.began + START + STEP:
                 self.began += STEP
