@@ -14,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from scripts.launching.local import Local
 from scripts.launching.supervisor import AGAIN, Supervised, supervise
 
-_STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1")
+# Where its node dies, a step ends, although the job is one of --no-kill.
+_STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1", "--no-kill=off")
 _AGAIN, _HANGS = 2.0, 20.0  # seconds until the next probe after one that failed, and after which one that still runs is given up
 
 

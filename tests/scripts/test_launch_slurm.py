@@ -21,7 +21,8 @@ pytestmark = [
 ]
 VARYING = re.compile("memory_gib|.*_per_s")
 STEPS = "400"
-EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "120")
+EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "300")
+ONE_NODE = ("--topology", "cpu:1x2")
 RUN = [
     "gpt.quickstart",
     "--tiny",
@@ -154,7 +155,7 @@ def test_what_would_end_the_same_way_is_not_started_again(cluster, tmp_path):
 def test_an_elastic_run_goes_on_without_a_node_and_with_all_again(cluster, tmp_path):
     """A process is killed, and both nodes go on, now or after a save; a node dies, and the other goes on alone; SIGTERM to the
     batch script saves and requeues, and both nodes end the run. The losses are those of a run that was left alone."""
-    whole = Submitted(cluster, tmp_path / "whole", EXACT)
+    whole = Submitted(cluster, tmp_path / "whole", (*EXACT, *ONE_NODE))
     assert "exit code 0, restart 0" in whole.end()
     cut = Submitted(cluster, tmp_path / "cut", ("--elastic", *EXACT))
     cut.wait_for_a_save()
