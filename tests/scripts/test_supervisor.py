@@ -217,7 +217,7 @@ def test_the_last_mesh_that_might_not_fit_is_followed_by_one_that_does(tmp_path)
 
 @pytest.mark.parametrize("hosts", [2, 4])
 def test_what_is_refused_on_a_mesh_that_fits_ends_the_supervision(tmp_path, hosts):
-    """Of all hosts, and of a divisor: nothing that fewer hosts would change."""
+    """Neither on all hosts nor on a divisor of them would fewer hosts change anything."""
     world = World(tmp_path, hosts, 40, usable=(1, 2, 3, 4), unproven=(3,))
     world.misfits = {hosts: REFUSED}
     assert world.supervisor.supervise() == REFUSED and world.used == [hosts]
@@ -325,7 +325,7 @@ def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path, capsys):
 
 
 def test_checkpoints_at_an_address_are_known_by_the_runs_own_log(tmp_path):
-    """Those that it saved and has not deleted; the store is not asked."""
+    """The log has those that the run saved and has not deleted; the store is not asked."""
     run = dataclasses.replace(World(tmp_path, 2, 10).run, checkpoints="gs://bucket/runs/mine/")
     assert run.newest() == -1
     files = [
