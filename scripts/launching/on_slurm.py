@@ -16,6 +16,9 @@ from scripts.launching.supervisor import AGAIN, Supervised, supervise
 
 # Where its node dies, a step ends, although the job is one of --no-kill.
 _STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1", "--no-kill=off")
+# Srun ends with 0 too if its node dies. So a task that ends with 0 says _DONE; a signal to the step reaches the shell as well.
+_DONE = 100
+_SAYS_DONE = ("sh", "-c", f'trap : TERM INT; "$@"; code=$?; [ $code = 0 ] && exit {_DONE}; exit $code', "sh")
 _AGAIN, _HANGS = 2.0, 20.0  # seconds until the next probe after one that failed, and after which one that still runs is given up
 
 
@@ -34,14 +37,15 @@ class Nodes(Local):
         super().start(hosts, command, variables)
 
     def popen(self, host: str, command: Sequence[str], variables: Mapping[str, str]) -> subprocess.Popen:
-        return subprocess.Popen([*_STEP, f"--nodelist={host}", *command], env=variables, stdin=subprocess.DEVNULL)
+        command = [*_STEP, f"--nodelist={host}", *_SAYS_DONE, *command]
+        return subprocess.Popen(command, env=variables, stdin=subprocess.DEVNULL)
 
     def address(self, host: str) -> str:
         return host
 
     def codes(self) -> dict[str, int | None]:
-        """Returns srun's codes: it reports a task's signal as a shell does, by 128 and the signal's number."""
-        codes = {host: code if code is None or code <= 128 else 128 - code for host, code in super().codes().items()}
+        """Returns the tasks' codes by those of srun, which reports a signal as a shell does, by 128 and the signal's number."""
+        codes = {host: code if code is None else _task_code(code) for host, code in super().codes().items()}
         failed = {host for host, code in codes.items() if code not in (None, 0, AGAIN)} - self._failed
         self._failed |= failed
         self.lost(sorted(failed))
@@ -77,6 +81,12 @@ class Nodes(Local):
         command = [*_STEP, f"--nodelist={host}", "true"]
         quiet = subprocess.DEVNULL
         self._probes[host] = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet), self._clock()
+
+
+def _task_code(code: int) -> int:
+    """Returns the exit code of a task by srun's; of one that was lost with its node, as if it had been killed."""
+    known = {_DONE: 0, 0: -signal.SIGKILL}
+    return known[code] if code in known else 128 - code if code > 128 else code
 
 
 def _lines(*command: str) -> list[str]:

@@ -21,7 +21,7 @@ pytestmark = [
 ]
 VARYING = re.compile("memory_gib|.*_per_s")
 STEPS = "400"
-EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "300")
+EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "240")
 ONE_NODE = ("--topology", "cpu:1x2")
 RUN = [
     "gpt.quickstart",
