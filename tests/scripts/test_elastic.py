@@ -120,10 +120,11 @@ SRUN = """#!/bin/bash
 # Runs the command here, as if on the node; a node that is down refuses it. SIGTERM ends it and its task, with code 0.
 while [[ $1 == --* ]]; do case $1 in --nodelist=*) node=${1#*=} ;; esac; shift; done
 [ -e $STATE/down.$node ] && exit 1
+set -m  # a signal reaches all processes of a step
 NODE=$node "$@" &
 child=$!
 echo $child > $STATE/step.7.$child
-trap 'kill -KILL $child; exit 0' TERM
+trap 'kill -KILL -- -$child; exit 0' TERM
 wait $child
 code=$?
 rm $STATE/step.7.$child
@@ -135,7 +136,7 @@ ls $STATE | sed -n 's/^step[.]//p'
 """
 SCANCEL = """#!/bin/bash
 signal=KILL
-for step; do case $step in --signal=*) signal=${step#*=} ;; *) kill -$signal $(cat $STATE/step.$step) ;; esac; done
+for step; do case $step in --signal=*) signal=${step#*=} ;; *) kill -$signal -- -$(cat $STATE/step.$step) ;; esac; done
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >> $STATE/calls
