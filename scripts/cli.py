@@ -238,7 +238,7 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
 
 
 class JoinError(ConfigError):
-    """The other processes of a run cannot be reached for now, or a port was taken; the message is one line."""
+    """The other processes of a run cannot be reached for now; the message is one line."""
 
     exit_code = 75  # trainers.runlog.PREEMPTED: the run is started again
 
