@@ -237,6 +237,12 @@ def use_devices(layout: Layout, processes: int = 1) -> None:
     jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
+class JoinError(ConfigError):
+    """The other processes of a run cannot be reached for now; the message is one line."""
+
+    exit_code = 75  # trainers.runlog.PREEMPTED: the run is started again
+
+
 def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) -> None:
     """Sets up JAX as `use_devices` does, and joins the other processes of the run, if there are any.
 
@@ -249,7 +255,8 @@ def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) 
         traceback, and only later than trainers/monitoring/stalls.py does.
 
     Raises:
-      ConfigError: a variable is missing or has no sensible value, or the other processes cannot be reached.
+      ConfigError: a variable is missing or has no sensible value.
+      JoinError: the other processes cannot be reached.
     """
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     processes, number = _count("JAX_NUM_PROCESSES", 1), _count("JAX_PROCESS_ID", 0)
@@ -271,7 +278,7 @@ def use_devices_of_all(layout: Layout, detect: bool, stall_seconds: float = 20) 
         raise ConfigError(f"no TPU pod, Slurm or Open MPI job is found here: set {missing}") from None
     except RuntimeError as error:
         first, *_ = str(error).splitlines()
-        raise ConfigError(f"cannot join the other processes: {first}") from error
+        raise JoinError(f"cannot join the other processes: {first}; run the same command again") from error
 
 
 def _count(variable: str, least: int) -> int | None:

@@ -40,6 +40,7 @@ from configs.overrides import override, paths
 from configs.registry import ConfigError
 from data.paths import data_dir
 from scripts import cli
+from scripts.launching import alive
 
 
 def prepare(e: Experiment, data: bool = True) -> None:
@@ -125,6 +126,7 @@ def as_begun(e: Experiment, workdir: Path, overrides: Sequence[str]) -> Experime
 
 def main() -> int:
     began = time.time()
+    alive.tell()
     parser = cli.parser(__doc__)
     cli.add_experiment(parser)
     parser.add_argument("--workdir", type=cli.folder, required=True, metavar="DIR", help="the run's folder")

@@ -1,15 +1,16 @@
-"""Kills processes of a supervised run at random moments, and compares what the run becomes with one that was left alone.
+"""Kills or stops processes of a supervised run at random moments, and compares what the run becomes with one that was left alone.
 
     python -m scripts.lab.losses                                    # 20 losses in 2,000 tiny steps on four processes
     python -m scripts.lab.losses --losses 100 --steps 4000 --json
     python -m scripts.lab.losses --returns-after 0                  # always on four processes: equal bit for bit
+    python -m scripts.lab.losses --stop 15                          # processes hang, and are missed after 15 seconds
     python -m scripts.lab.losses --runs runs/losses && python -m scripts.report runs/losses/cut    # its page
 
-The supervisor is that of `scripts.launch --on local`: after a loss it goes on with half of the processes, and with all at the
-next save after the lost one is back. The run that is left alone has one process, or all where a lost one is back at once. The
-report has the seconds from a kill to the restart and to the first new step that is logged, the steps that were trained twice,
-the largest relative difference of a logged loss, and the goodput of both runs. Numbers are in float64, so that the rounding of
-sums in another order stays far below 1e-6.
+The supervisor is that of `scripts.launch --on local`: after a loss it goes on with the processes that are left, as three of four
+by which the rows can be divided, and with all at the next save after the lost one is back. The run that is left alone has one
+process, or all where a lost one is back at once. The report has the seconds from a loss to the restart and to the first new step
+that is logged, the steps that were trained twice, the largest relative difference of a logged loss, and the goodput of both runs.
+Numbers are in float64, so that the rounding of sums in another order stays far below 1e-6.
 
 Processes are forked from this one, which has imported everything, as hosts that hold a warm interpreter would start them; it
 needs Linux. What a restart costs beyond that is the imports (docs/OPERATIONS.md).
@@ -38,7 +39,8 @@ from scripts.lab import forks
 from scripts.launching.local import Local
 from scripts.launching.supervisor import LOG, Supervised, Supervisor, stopped_by_signals
 
-RUN = ("gpt.quickstart", "--tiny")
+RUN = ("gpt.quickstart", "--tiny", "--data.batch_size", "12")
+HOSTS = (1, 2, 3, 4, 6)  # all divide the rows of a batch
 EVERY, LOGGED = 10, 5  # steps between saves and between logged steps
 EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0")
 # Compiling takes most of a start; less optimised programs take less of it.
@@ -48,7 +50,7 @@ ENVIRONMENT |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 @dataclasses.dataclass
 class Loss:
-    """A kill, and the seconds until the run was started again and until a new step was logged; None if it ended before."""
+    """A lost process, and the seconds until the run was started again and a new step was logged; None if it ended before."""
 
     at_step: int
     moment: float
@@ -84,15 +86,24 @@ class Process:
 
 
 class Hunted(Local):
-    """Hosts of which one is killed whenever the run reaches one of the given steps, a random moment later.
+    """Hosts of which one gets a signal whenever the run reaches one of the given steps, a random moment later.
 
     Args:
       steps: ascending, at which a process is lost.
+      number: the signal, SIGKILL or SIGSTOP.
     """
 
-    def __init__(self, workdir: Path, hosts: int, returns_after: float, steps: Sequence[int], rng: random.Random):
+    def __init__(
+        self,
+        workdir: Path,
+        hosts: int,
+        returns_after: float,
+        steps: Sequence[int],
+        rng: random.Random,
+        number: int = signal.SIGKILL,
+    ):
         super().__init__(hosts, returns_after)
-        self.workdir, self.rng, self.ahead = workdir, rng, [*steps]
+        self.workdir, self.rng, self.ahead, self.number = workdir, rng, [*steps], number
         self.losses: list[Loss] = []
         self.starts = 0
         self._due: float | None = None
@@ -116,7 +127,7 @@ class Hunted(Local):
         return super().codes()
 
     def _hunt(self) -> None:
-        """Kills a process if it is time to, and notes the first new step after the last kill."""
+        """Kills or stops a process if it is time to, and notes the first new step after the last loss."""
         step = self._new_step()
         if step is None:
             return
@@ -131,7 +142,7 @@ class Hunted(Local):
                 self._due = None
                 self.ahead.pop(0)
                 self.losses.append(Loss(step, time.monotonic()))
-                self.rng.choice(running).send_signal(signal.SIGKILL)
+                self.rng.choice(running).send_signal(self.number)
 
     def _new_step(self) -> int | None:
         """Returns the newest logged step, None while this start has not logged one of its own."""
@@ -169,10 +180,10 @@ def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
         return pool.submit(function, *arguments).result()
 
 
-def trained(workdir: Path, steps: int, hosts: Hunted, arguments: Sequence[str]) -> None:
+def trained(workdir: Path, steps: int, hosts: Hunted, arguments: Sequence[str], silence: float) -> None:
     """Trains under the supervisor to the last step; raises ConfigError where it ends otherwise."""
     run = Supervised.from_json(in_a_process(planned, str(workdir), steps, arguments))
-    run = dataclasses.replace(run, variables={})  # those of this process
+    run = dataclasses.replace(run, variables={}, silence=silence or run.silence)  # with the variables of this process
     supervisor = Supervisor(run, hosts)
     with stopped_by_signals(supervisor):
         code = supervisor.supervise()
@@ -227,19 +238,22 @@ def _restored(events: Sequence[Mapping[str, Any]]) -> list[int]:
 
 def main() -> int:
     parser = cli.parser(__doc__)
-    parser.add_argument("--losses", type=int, default=20, help="processes that are killed")
+    parser.add_argument("--losses", type=int, default=20, help="processes that are lost")
     parser.add_argument("--steps", type=int, default=2000, help="of the run")
-    parser.add_argument("--hosts", type=int, default=4, help="processes of the run, of which one is killed each time: 2 or 4")
+    parser.add_argument(
+        "--hosts", type=int, default=4, choices=HOSTS, help="processes of the run, of which one is lost each time"
+    )
     parser.add_argument("--returns-after", type=float, default=20, metavar="S", help="a host is back after so many seconds")
     parser.add_argument("--stall-seconds", type=float, default=60, help="the run's train.faults.stall_seconds")
+    parser.add_argument(
+        "--stop", type=float, default=0, metavar="S", help="stop processes instead, which the supervisor misses after so long"
+    )
     parser.add_argument("--seed", type=int, default=7, help="of the moments")
     parser.add_argument(
         "--runs", type=Path, metavar="DIR", help="keep both runs there, whole/ and cut/; by default they are deleted"
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args()
-    if args.hosts not in (2, 4):
-        raise ConfigError(f"--hosts {args.hosts}: 2 or 4, which divide the rows of a batch")
     if not 0 < args.losses <= args.steps // (2 * LOGGED):
         raise ConfigError(f"--losses {args.losses}: between 1 and {args.steps // (2 * LOGGED)} of {args.steps} steps")
     os.environ.update(ENVIRONMENT)
@@ -256,9 +270,10 @@ def main() -> int:
         folder = args.runs or stack.enter_context(paths.scratch(Path(tempfile.gettempdir()) / "shardzoo_losses"))
         os.environ["SHARDZOO_DATA"] = str(folder / "data")
         left_alone = 1 if args.returns_after else args.hosts  # one takes less time, and rounds otherwise, as fewer hosts do
-        trained(folder / "whole", args.steps, Hunted(folder / "whole", left_alone, 0, (), rng), arguments)
-        began, hosts = time.monotonic(), Hunted(folder / "cut", args.hosts, args.returns_after, moments, rng)
-        trained(folder / "cut", args.steps, hosts, arguments)
+        trained(folder / "whole", args.steps, Hunted(folder / "whole", left_alone, 0, (), rng), arguments, 0)
+        number = signal.SIGSTOP if args.stop else signal.SIGKILL
+        began, hosts = time.monotonic(), Hunted(folder / "cut", args.hosts, args.returns_after, moments, rng, number)
+        trained(folder / "cut", args.steps, hosts, arguments, args.stop)
         result = report(folder / "whole", folder / "cut", hosts, time.monotonic() - began)
     if args.json:
         cli.print_json(result)

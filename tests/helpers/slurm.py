@@ -67,7 +67,7 @@ class Cluster:
             ports = [free.getsockname()[1] for free in sockets]
         config.write_text(_CONFIG.format(host=HOST, nodes=NODES, folder=folder, ports=ports))
         (folder / "gres.conf").write_text("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")  # in name alone
-        self.environment = os.environ | {"SLURM_CONF": str(config)}
+        self.environment = os.environ | {"SLURM_CONF": str(config), "JAX_ENABLE_X64": "1"}
         self.daemons: dict[str, subprocess.Popen] = {}
         key = folder / "munge.key"
         key.write_bytes(os.urandom(1024))
@@ -110,12 +110,16 @@ class Cluster:
         """Kills everything that runs on a node, as a power cut does."""
         self.daemons[node].kill()
         self.daemons[node].wait()
-        tasks = [process for process in psutil.process_iter() if self._is_on(node, process)]
+        tasks = self.tasks(node)
         # A step's slurmstepd, which reports how its tasks end, is no child of slurmd.
         steps = [p for task in tasks if (p := task.parent()) and p.name().startswith("slurmstepd")]
         for process in [*steps, *tasks]:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
+
+    def tasks(self, node: str) -> list[psutil.Process]:
+        """Returns the processes of steps that run on a node."""
+        return [process for process in psutil.process_iter() if self._is_on(node, process)]
 
     def _is_on(self, node: str, process: psutil.Process) -> bool:
         try:

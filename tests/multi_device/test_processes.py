@@ -305,6 +305,22 @@ def test_a_folder_in_use_is_refused_by_all_processes(start):
     assert [len(run.complained(n).strip().splitlines()) for n in (0, 1)] == [1, 1]
 
 
+def test_processes_that_cannot_be_joined_ask_for_another_start(monkeypatch):
+    """They may be late or lost: the line is not that of a wrong argument, after which nobody starts a run again."""
+
+    def refuses(*_, **__):
+        raise RuntimeError("DEADLINE_EXCEEDED: Barrier timed out.\nAdditional information")
+
+    monkeypatch.setattr(jax.distributed, "initialize", refuses)
+    variables = {"JAX_COORDINATOR_ADDRESS": "127.0.0.1:1", "JAX_NUM_PROCESSES": "2", "JAX_PROCESS_ID": "1"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    line = "cannot join the other processes: DEADLINE_EXCEEDED: Barrier timed out.; run the same command again"
+    with pytest.raises(cli.JoinError, match=f"^{line}$") as caught:
+        cli.use_devices_of_all(Layout(name="rows", mesh=(("all", 8),)), detect=False)
+    assert caught.value.exit_code == runlog.PREEMPTED
+
+
 def test_processes_that_cannot_be_found_are_refused(monkeypatch):
     """Without a pod, a job or all three variables, the line says which to set."""
 

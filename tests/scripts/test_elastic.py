@@ -1,5 +1,6 @@
 """Runs that go on with fewer hosts: the commands for each number of hosts, under SLURM's commands, and with real training."""
 
+import dataclasses
 import json
 import os
 import random
@@ -7,14 +8,18 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
 from configs.registry import ConfigError
 from scripts import cli, launch
-from scripts.lab import losses
+from scripts.lab import losses as lab
 from scripts.launching import elastic, job, slurm, supervisor
+from scripts.launching.local import Local
+from tests.helpers.runs import run, with_train
 from tests.helpers.waiting import HANGS, wait_until
+from trainers import trainer
 
 
 def asked(topology: str, layout: str, workdir: str = "/shared/runs/mine", *overrides: str) -> job.Job:
@@ -45,7 +50,7 @@ def test_fewer_hosts_have_a_smaller_mesh():
         ("gpu:4x4", "tensor_parallel:4x4", [1, 2, 4]),  # the tensor-parallel axis lies within a host, and stays
         ("gpu:4x4", "tensor_parallel:2x8", [2, 4]),
         ("gpu:4x4", "tensor_parallel:1x16", [4]),
-        ("cpu:3x1", "data_parallel:3x1", [1, 3]),
+        ("cpu:3x1", "data_parallel:3x1", [1, 2, 3]),  # two divides the eight rows
         ("v4:2x2x2", "fully_sharded:2x4", [2]),  # a slice is whole or of no use
     ],
 )
@@ -53,10 +58,47 @@ def test_a_run_goes_on_with_the_numbers_of_hosts_that_its_layout_can_use(topolog
     assert sorted(elastic.supervised(asked(topology, layout)).commands) == hosts
 
 
+def test_a_process_has_all_gpus_of_its_host():
+    """Under SLURM JAX gives a process the one of its task's number, and a step of one task would have the first alone."""
+    assert elastic.supervised(asked("gpu:2x4", "fully_sharded:2x4")).variables == {"JAX_LOCAL_DEVICE_IDS": "0,1,2,3"}
+    assert "JAX_LOCAL_DEVICE_IDS" not in elastic.supervised(asked("cpu:2x4", "fully_sharded:2x4")).variables
+
+
+ROWS = ["--data.batch_size", "24", "--eval.batch_size", "24"]
+
+
+def test_three_of_four_hosts_go_on_where_rows_divide():
+    """The command has the mesh, and pads what three does not divide."""
+    run = elastic.supervised(asked("cpu:4x2", "fully_sharded:4x2", "/shared/runs/mine", *ROWS))
+    assert sorted(run.commands) == [1, 2, 3, 4] and run.unproven == [3] and run.meshes[3] == "data 3 x model 2"
+    parser = cli.parser("")
+    cli.add_experiment(parser)
+    args, given = parser.parse_known_args([*run.commands[3][3:-2]])
+    layout = cli.chosen(args, given).layout
+    assert layout.mesh == (("data", 3), ("model", 2)) and layout.pad == ("embed",)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "three"),
+    [
+        ("--train.microbatches", "2", True),  # of 12 rows
+        ("--train.microbatches", "3", False),  # of 8 rows
+        ("--data.batch_size", "16", False),
+        ("--eval.batch_size", "16", False),  # held-out rows
+    ],
+)
+def test_three_of_four_hosts_are_left_out_where_something_does_not_divide(option, value, three):
+    run = elastic.supervised(asked("cpu:4x1", "fully_sharded:4x1", "/shared/runs/mine", *ROWS, option, value))
+    assert (3 in run.commands) == three and {1, 2, 4} <= {*run.commands}
+
+
 @pytest.mark.parametrize(
     ("write", "parts"),
     [
-        (lambda: elastic.supervised(asked("cpu:2x1", "fully_sharded:2x1", "gs://b/runs/x")), ["gs://b/runs/x", "in a folder"]),
+        (
+            lambda: elastic.supervised(asked("cpu:2x1", "fully_sharded:2x1", "gs://b/x")),
+            ["gs://b/x", "--train.checkpoint.folder"],
+        ),
         (lambda: elastic.run_here(asked("gpu:2x2", "fully_sharded:2x2"), 0), ["gpu:2x2", "as cpu:4x2"]),
     ],
 )
@@ -75,14 +117,26 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(monkeypatch, capsys, tmp_p
 
 
 SRUN = """#!/bin/bash
-# Runs the command here, as if on the node; a node that is down refuses it.
+# Runs the command here, as if on the node; a node that is down refuses it. SIGTERM ends it and its task, with code 0.
 while [[ $1 == --* ]]; do case $1 in --nodelist=*) node=${1#*=} ;; esac; shift; done
 [ -e $STATE/down.$node ] && exit 1
+set -m  # a signal reaches all processes of a step
 NODE=$node "$@" &
 child=$!
-trap 'kill -TERM $child' TERM
-while wait $child; code=$?; kill -0 $child 2> /dev/null; do :; done
+echo $child > $STATE/step.7.$child
+trap 'kill -KILL -- -$child; exit 0' TERM
+wait $child
+code=$?
+rm $STATE/step.7.$child
 exit $code
+"""
+SQUEUE = """#!/bin/bash
+echo 7.batch
+ls $STATE | sed -n 's/^step[.]//p'
+"""
+SCANCEL = """#!/bin/bash
+signal=KILL
+for step; do case $step in --signal=*) signal=${step#*=} ;; *) kill -$signal -- -$(cat $STATE/step.$step) ;; esac; done
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >> $STATE/calls
@@ -95,7 +149,7 @@ folder, state = pathlib.Path(sys.argv[1]), pathlib.Path(os.environ["STATE"])
 me, step = int(os.environ.get("JAX_PROCESS_ID", 0)), 0
 stop = []
 signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
-(state / ("pid." + os.environ["NODE"])).write_text(str(os.getpid()))
+(state / ("pid." + os.environ.get("NODE", str(me)))).write_text(str(os.getpid()))
 saves = folder / "checkpoints"
 saves.mkdir(parents=True, exist_ok=True)
 step = max((int(path.name) for path in saves.iterdir()), default=0)
@@ -119,7 +173,7 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
     tools, state, workdir = tmp_path / "bin", tmp_path / "state", tmp_path / "run"
     for folder in (tools, state):
         folder.mkdir()
-    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", "#!/bin/bash\n"), ("scancel", "#!/bin/bash\n")):
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL), ("squeue", SQUEUE), ("scancel", SCANCEL)):
         (tools / name).write_text(text)
         (tools / name).chmod(0o755)
     text = slurm.script(asked("cpu:2x1", "fully_sharded:2x1", str(workdir)), elastic=True)
@@ -160,9 +214,47 @@ def test_the_batch_script_goes_on_without_a_node_and_takes_it_in_again(tmp_path)
     assert [event["hosts"] for event in events if event["event"] == "start"] == [["alpha", "beta"], ["alpha"], ["alpha", "beta"]]
 
 
+@pytest.mark.integration
+def test_processes_go_on_as_two_where_three_are_refused(tmp_path):
+    """One of four processes is killed; the start of three ends with 2, and two go on."""
+    state, workdir = tmp_path / "state", tmp_path / "run"
+    state.mkdir()
+    train = [sys.executable, "-c", TRAIN, str(workdir)]
+    run = dataclasses.replace(
+        elastic.supervised(asked("cpu:4x1", "fully_sharded:4x1", str(workdir), *ROWS)),
+        commands={1: train, 2: train, 3: [sys.executable, "-c", "raise SystemExit(2)"], 4: train},
+        variables={"STATE": str(state)},
+    )
+    hosts, codes = Local(4, returns_after=HANGS), []
+    thread = threading.Thread(target=lambda: codes.append(supervisor.supervise(run, hosts)))
+    thread.start()
+    log = workdir / supervisor.LOG
+    try:
+        wait_until(lambda: run.newest() >= 10, "no save")
+        hosts.processes["host1"].kill()
+        wait_until(lambda: log.read_text().count('"start"') == 3, log.read_text)
+        newest = run.newest()
+        wait_until(lambda: run.newest() > newest, log.read_text)
+    finally:
+        (state / "done").touch()
+        thread.join()
+    events = [json.loads(line) for line in log.read_text().splitlines()]
+    assert codes == [0] and [len(event["hosts"]) for event in events if event["event"] == "start"] == [4, 3, 2]
+    assert [event["exit_code"] for event in events if event["event"] == "refused"] == [2]
+
+
+@pytest.mark.integration
+def test_a_run_logs_its_checkpoints_as_the_supervisor_reads_them(small, tmp_path):
+    """In another folder than the run's, as those at an address are."""
+    e = with_train(small, steps=6, checkpoint={"every": 2, "keep": 2, "folder": str(tmp_path / "store")})
+    assert run(e, tmp_path / "run") == trainer.DONE
+    log = tmp_path / "run" / "audit.jsonl"
+    assert supervisor._logged(log, f"{tmp_path / 'store'}/", log.stat().st_size) == {4, 6}
+
+
 def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
     """A start writes the log anew, cut back to its checkpoint: what was there before, or is copied, is not its own."""
-    hosts, log = losses.Hunted(tmp_path, 4, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
+    hosts, log = lab.Hunted(tmp_path, 4, 0, (), random.Random(0)), tmp_path / "metrics.jsonl"
 
     def write(*steps: int) -> None:
         new = tmp_path / "new"
@@ -184,15 +276,31 @@ def test_a_step_is_new_when_this_start_has_logged_it(tmp_path):
     assert hosts._new_step() == 10
 
 
-@pytest.mark.parametrize("hosts", [pytest.param(2, marks=pytest.mark.slow), pytest.param(4, marks=pytest.mark.nightly)])
-@pytest.mark.integration
-def test_five_random_losses_change_no_loss(hosts):
-    """SIGKILL at random moments; half of the processes go on, and all once the lost one is back. What is logged equals an
-    uninterrupted run's to 1e-6."""
-    options = ["--hosts", str(hosts), "--losses", "5", "--steps", "100", "--returns-after", "5", "--json"]
-    command = [sys.executable, "-m", "scripts.lab.losses", *options]
+def lost(*options: str) -> dict:
+    """Returns the report of scripts.lab.losses."""
+    command = [sys.executable, "-m", "scripts.lab.losses", *options, "--json"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    report = json.loads(done.stdout[done.stdout.index("{") :])
-    assert (report["losses"], report["steps"], report["logged_steps_equal"]) == (5, 100, True)
-    assert report["largest_relative_difference"] < 1e-6 and report["starts"] > 5
+    return json.loads(done.stdout[done.stdout.index("{") :])
+
+
+@pytest.mark.parametrize(
+    ("losses", "steps"), [pytest.param(2, 40, marks=pytest.mark.slow), pytest.param(5, 100, marks=pytest.mark.nightly)]
+)
+@pytest.mark.integration
+def test_random_losses_of_one_of_four_processes_change_no_loss(losses, steps):
+    """SIGKILL at random moments; the three that are left go on, whose number divides neither the mesh's axis nor the weights, and
+    all once the lost one is back. What is logged equals an uninterrupted run's to 1e-6."""
+    report = lost("--hosts", "4", "--losses", str(losses), "--steps", str(steps), "--returns-after", "5")
+    assert (report["losses"], report["steps"], report["logged_steps_equal"]) == (losses, steps, True)
+    assert report["largest_relative_difference"] < 1e-6 and report["starts"] > losses
+
+
+@pytest.mark.parametrize("hosts", [1, 2])
+@pytest.mark.slow
+@pytest.mark.integration
+def test_a_process_that_hangs_is_missed_and_changes_no_bit(hosts):
+    """SIGSTOP, with nobody beside it to miss it, or with one that waits for it: what is left is killed, and as many go on."""
+    options = ["--losses", "1", "--steps", "20", "--returns-after", "0", "--stop", "15"]
+    report = lost("--hosts", str(hosts), *options)
+    assert (report["losses"], report["bit_for_bit"]) == (1, True) and report["starts"] >= 2

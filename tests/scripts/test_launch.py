@@ -93,6 +93,17 @@ def test_every_engine_runs_the_same_command_and_restarts_on_the_preemption_code(
     assert rule["action"] == "FailJob" and rule["onExitCodes"]["values"] == [2, 74, 76, 77]
 
 
+def test_a_jobset_starts_all_its_pods_again_unless_the_exit_code_is_final():
+    """Neither a pod nor a Job is started again by itself: what ends one ends the Job, and JobSet's default is to make all Jobs
+    anew, as often as --restarts says. A Job that the pods' own policy has failed ends the JobSet."""
+    spec = gke.manifest(asked("gpt.quickstart", "2xv6e:4x4"), "image", False)["spec"]
+    (rule,) = spec["failurePolicy"].pop("rules")
+    assert rule == {"name": "final", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+    assert spec["failurePolicy"] == {"maxRestarts": 3}
+    job_spec = spec["replicatedJobs"][0]["template"]["spec"]
+    assert job_spec["backoffLimit"] == 0 and job_spec["template"]["spec"]["restartPolicy"] == "Never"
+
+
 def test_kubernetes_is_asked_for_chips():
     """A tpu7x has two devices: a host has four chips and eight devices."""
     (replicated,) = gke.manifest(asked("gpt.quickstart", "tpu7x:2x2x2"), "image", False)["spec"]["replicatedJobs"]

@@ -6,6 +6,7 @@ import re
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 
 from tests.helpers import slurm
@@ -20,6 +21,8 @@ pytestmark = [
 ]
 VARYING = re.compile("memory_gib|.*_per_s")
 STEPS = "400"
+EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0", "--train.steps", "240")
+ONE_NODE = ("--topology", "cpu:1x2")
 RUN = [
     "gpt.quickstart",
     "--tiny",
@@ -75,6 +78,16 @@ class Submitted:
         folder = self.workdir / "checkpoints"
         names = [path.name for path in folder.iterdir()] if folder.exists() else []
         return max((int(name) for name in names if name.isdigit()), default=0)
+
+    def kill_task(self, node: str) -> None:
+        """Kills the training on a node, of this job's latest step there."""
+        wait_until(lambda: self._tasks(node), f"no task on {node}")
+        for process in self._tasks(node):
+            process.kill()
+
+    def _tasks(self, node: str) -> list[psutil.Process]:
+        trains = [p for p in self.cluster.tasks(node) if "scripts.train" in p.cmdline() and p.name().startswith("python")]
+        return [process for process in trains if str(self.workdir) in process.cmdline()]
 
     def start_again(self) -> None:
         """Lets the requeued job start soon: SLURM itself waits for two minutes. A node refuses a job that comes back within the
@@ -137,6 +150,31 @@ def test_what_would_end_the_same_way_is_not_started_again(cluster, tmp_path):
     other = Submitted(cluster, tmp_path / "run", ("--train.seed", "1"))
     output = other.end()
     assert "exit code 2, restart 0" in output and "seed" in output and other.state == "FAILED"
+
+
+def test_an_elastic_run_goes_on_without_a_node_and_with_all_again(cluster, tmp_path):
+    """A process is killed, and both nodes go on, now or after a save; a node dies, and the other goes on alone; SIGTERM to the
+    batch script saves and requeues, and both nodes end the run. The losses are those of a run that was left alone."""
+    whole = Submitted(cluster, tmp_path / "whole", (*EXACT, *ONE_NODE))
+    assert "exit code 0, restart 0" in whole.end()
+    cut = Submitted(cluster, tmp_path / "cut", ("--elastic", *EXACT))
+    cut.wait_for_a_save()
+    cut.kill_task(slurm.NODES[1])
+    wait_until(lambda: cut.output.count("started on 2 hosts") == 2, lambda: cut.output)
+    assert f"{slurm.NODES[1]} ended with -9" in cut.output
+    cut.wait_for_a_save()
+    cluster.kill_node(slurm.NODES[1])
+    wait_until(lambda: "started on 1 hosts" in cut.output.rpartition("started on 2 hosts")[2], lambda: cut.output)
+    cut.wait_for_a_save()
+    cluster.run("scancel", "--batch", "--signal=TERM", cut.number)
+    wait_until(lambda: cut.state == "PENDING", lambda: cut.output)
+    assert f"exit code {runlog.PREEMPTED}, restart 0" in cut.output
+    cluster.start_node(slurm.NODES[1])
+    cut.start_again()
+    assert "exit code 0, restart 1" in cut.end()
+    assert "started on 2 hosts" in cut.output.rpartition("restart 0")[2]
+    assert [line["step"] for line in cut.losses()] == [line["step"] for line in whole.losses()]
+    assert [line["loss"] for line in cut.losses()] == pytest.approx([line["loss"] for line in whole.losses()], rel=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,21 @@
 """The supervisor of a run, as hosts are lost and come back: with hosts, a run and a clock that are made up."""
 
+import dataclasses
+import errno
 import itertools
 import json
+import os
 import random
 import signal
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from scripts.launching import supervisor
-from scripts.launching.supervisor import AGAIN, STUCK, Supervised, Supervisor
+from scripts.launching import alive, supervisor
+from scripts.launching.supervisor import AGAIN, REFUSED, STUCK, Supervised, Supervisor
+from tests.helpers.waiting import wait_until
 
 FINAL = (0, 2, 74, 76, 77)
 STEP, START, EVERY = 1.0, 5.0, 10  # seconds of a step and of a start, steps between saves
@@ -23,13 +28,18 @@ class World:
     Attributes:
       now: the time, in seconds.
       away: hosts that are not at hand.
+      misfits: the exit code of starts on so many hosts.
       script: (time, what happens then), to be called in order.
     """
 
-    def __init__(self, folder: Path, hosts: int, steps: int, usable: Sequence[int] = (1, 2, 4), restarts=1000, saves=True):
+    def __init__(
+        self, folder: Path, hosts: int, steps: int, usable: Sequence[int] = (1, 2, 4), restarts=1000, saves=True, **fields
+    ):
         self.names, self.steps, self.now, self.away = [f"h{n}" for n in range(hosts)], steps, 0.0, set()
         self.processes: dict[str, int | None] = {}
-        self.stopped: set[str] = set()  # processes that hear no SIGTERM
+        self.stopped: set[str] = set()  # processes that hear no SIGTERM, and give no sign of life
+        self.misfits: dict[int, int] = {}
+        self.signs: Path | None = None
         self.script: list = []
         self.used: list[int] = []
         self.told: list[int] = []
@@ -47,6 +57,7 @@ class World:
             final=FINAL,
             restarts=restarts,
             saves=saves,
+            **fields,
         )
         self.supervisor = Supervisor(self.run, self, lambda: self.now, self.sleep)
 
@@ -57,7 +68,8 @@ class World:
 
     def start(self, hosts, command, variables) -> None:
         assert None not in self.processes.values(), "the last start has not ended"
-        assert command == ["train", str(len(hosts))] and not self.away & {*hosts} and not variables
+        assert command == ["train", str(len(hosts))] and not self.away & {*hosts}
+        self.signs = Path(variables[alive.VARIABLE]) if variables else None
         self.processes, self.stopped = dict.fromkeys(hosts), set()
         self.used.append(len(hosts))
         self.began, self.step = self.now, max(0, self.run.newest())
@@ -95,7 +107,12 @@ class World:
         self.now += seconds
         while self.script and self.script[0][0] <= self.now:
             self.script.pop(0)[1]()
+        if code := self.misfits.get(len(self.processes)):
+            self.processes = dict.fromkeys(self.processes, code)
         running = [name for name, code in self.processes.items() if code is None]
+        for number, name in enumerate(self.processes if self.signs and self.signs.is_dir() else ()):
+            if name in running and name not in self.stopped:
+                os.utime(f"{self.signs}/{number}", ns=(now := round(self.now * 1e9), now))
         if len(running) == len(self.processes) and not self.stopped:
             while self.step < self.steps and self.now >= self.began + START + STEP:
                 self.began += STEP
@@ -177,6 +194,150 @@ def test_a_final_exit_code_ends_the_supervision(tmp_path, code):
     world = World(tmp_path, 2, 40, usable=(1, 2))
     world.script = [(8, lambda: world.end_with(75, code))]
     assert world.supervisor.supervise() == code and world.used == [2]
+
+
+def test_a_mesh_that_is_refused_is_left_out_and_the_next_smaller_one_taken(tmp_path, capsys):
+    """Three of four hosts might go on, but the start is refused: two do, and four after the next save. After the second loss
+    three are not tried again. The two losses alone use up restarts."""
+    world = World(tmp_path, 4, 60, usable=(1, 2, 3, 4), unproven=(3,), restarts=2)
+    world.back, world.misfits = {"h1": 20.0, "h2": 20.0}, {3: REFUSED}
+    world.script = [(START + 14.5, lambda: world.kill(1)), (START + 60, lambda: world.kill(2))]
+    assert world.supervisor.supervise() == 0 and world.used == [4, 3, 2, 4, 2]
+    refused = [event for event in world.events() if event["event"] == "refused"]
+    assert [(event["mesh"], event["exit_code"]) for event in refused] == [("data 3", REFUSED)]
+    assert "data 3 does not fit: 3 hosts are not tried again" in capsys.readouterr().out
+
+
+def test_the_last_mesh_that_might_not_fit_is_followed_by_one_that_does(tmp_path):
+    """Five, four and three of six hosts are refused one after the other."""
+    world = World(tmp_path, 6, 40, usable=(1, 2, 3, 4, 5, 6), unproven=(4, 5))
+    world.away, world.misfits = {"h5"}, {5: REFUSED, 4: REFUSED}
+    assert world.supervisor.supervise() == 0 and world.used == [5, 4, 3]
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_what_is_refused_on_a_mesh_that_fits_ends_the_supervision(tmp_path, hosts):
+    """Neither on all hosts nor on a divisor of them would fewer hosts change anything."""
+    world = World(tmp_path, hosts, 40, usable=(1, 2, 3, 4), unproven=(3,))
+    world.misfits = {hosts: REFUSED}
+    assert world.supervisor.supervise() == REFUSED and world.used == [hosts]
+
+
+def test_a_mesh_on_which_a_run_fails_twice_before_it_saves_is_left_out(tmp_path):
+    """Whatever the error is, two go on, and the run does not end after so many starts that saved nothing."""
+    world = World(tmp_path, 4, 40, usable=(1, 2, 3, 4), unproven=(3,))
+    world.away, world.misfits = {"h3"}, {3: 1}
+    assert world.supervisor.supervise() == 0 and world.used == [3, 3, 2]
+
+
+def test_a_mesh_on_which_the_run_got_further_is_kept(tmp_path):
+    """Hosts die again and again before the next save: three are used whenever there are three."""
+    world = World(tmp_path, 3, 40, usable=(1, 2, 3), unproven=(3,))
+    world.script = [(START + at, lambda: world.kill(1)) for at in (15, 23, 31, 39)]
+    assert world.supervisor.supervise() == 0 and {*world.used} == {3} and len(world.used) == 5
+
+
+@pytest.mark.parametrize("hosts", [1, 4])
+def test_a_process_without_a_sign_of_life_is_lost(tmp_path, hosts):
+    """The others wait for it and say nothing, or there are none: it is missed after the limit, and what is left is killed."""
+    world = World(tmp_path, hosts, 40, silence=30)
+    name = world.names[-1]
+    world.back = {name: 15.0}
+    world.script = [(START + 14.5, lambda: world.stopped.add(name))]
+    assert world.supervisor.supervise() == 0 and world.used == ([1, 1] if hosts == 1 else [4, 2, 4])
+    (lost,) = [event for event in world.events() if event["event"] == "lost"]
+    assert (lost["hosts"], lost["codes"]) == ([name], {})
+    end = next(event for event in world.events() if event["event"] == "end")
+    assert end["codes"] == dict.fromkeys(world.names, -signal.SIGKILL) and not (tmp_path / "alive").exists()
+
+
+def test_a_supervisor_that_was_stopped_itself_misses_nobody(tmp_path):
+    """An hour passes for it between two looks, and no process had the time to give a sign: the run goes on."""
+    world = World(tmp_path, 2, 40, usable=(1, 2), silence=30)
+    world.script = [(START + 14.5, lambda: setattr(world, "now", world.now + 3600))]
+    assert world.supervisor.supervise() == 0 and world.used == [2]
+
+
+def test_a_process_touches_its_file_until_the_supervisor_removes_it(tmp_path):
+    signs = alive.Signs(tmp_path / "alive", 2)
+    assert [signs.silent(1, 0.5) for _ in range(4)] == [0, 0.5, 1, 1.5] and signs.silent(1, 100) == 2.5
+    thread = alive.tell({alive.VARIABLE: str(tmp_path / "alive"), "JAX_PROCESS_ID": "1"}, beat=0.01)
+    assert thread
+    wait_until(lambda: signs.silent(1, 1) == 0, "a sign of life has not come")
+    assert signs.silent(0, 1) == 0 and signs.silent(0, 1) == 1 and signs.silent(7, 1) == 0
+    signs.close()
+    thread.join()
+    assert not (tmp_path / "alive").exists() and alive.tell({alive.VARIABLE: str(tmp_path / "alive")}) is None
+
+
+def test_a_full_disk_ends_neither_the_run_nor_its_log(tmp_path, monkeypatch, capsys):
+    """From the loss until the run goes on nothing can be written: one line says so, and what was not written comes later."""
+    world = World(tmp_path, 4, 40)
+    world.back = {"h1": 12.0}
+    append, full = world.supervisor._append, []
+
+    def fails(text: str) -> None:
+        if full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        append(text)
+
+    monkeypatch.setattr(world.supervisor, "_append", fails)
+    world.script = [(START + 12, lambda: full.append(True)), (START + 14.5, lambda: world.kill(1)), (START + 24, full.clear)]
+    assert world.supervisor.supervise() == 0 and world.used == [4, 2, 4]
+    events = [event["event"] for event in world.events()]
+    assert events == ["start", "lost", "end", "start", "more", "end", "start", "end"]
+    said = capsys.readouterr().out
+    assert said.count("warning: supervisor.jsonl cannot be written (No space left on device); the run goes on") == 1
+    assert "h1 ended with -9" in said
+
+
+@pytest.mark.integration
+def test_a_disk_that_is_really_full_ends_nothing(tmp_path, capsys):
+    """A tmpfs without a free page: no line of the log is cut off."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16k,nr_inodes=20", "none", str(disk)]
+    if os.geteuid() or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        world = World(tmp_path / "run", 2, 30, usable=(1, 2), silence=30)
+        world.supervisor.run = dataclasses.replace(world.run, workdir=str(disk))
+        with pytest.raises(OSError, match="No space left"), (disk / "filler").open("wb", buffering=0) as file:
+            while file.write(bytes(512)):
+                pass
+        world.script = [(START + 12.5, lambda: world.kill(1)), (START + 20, (disk / "filler").unlink)]
+        assert world.supervisor.supervise() == 0
+        lines = (disk / supervisor.LOG).read_text().splitlines()
+        assert [json.loads(line)["event"] for line in lines] == ["start", "lost", "end", "start", "end"]
+        assert capsys.readouterr().out.count("warning: ") == 1
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_folder_that_cannot_be_made_ends_nothing(tmp_path, capsys):
+    """Neither its log nor signs of life have a place."""
+    world = World(tmp_path / "run", 2, 30, usable=(1, 2), silence=30)
+    (tmp_path / "file").touch()
+    world.supervisor.run = dataclasses.replace(world.run, workdir=str(tmp_path / "file" / "run"))
+    world.script = [(START + 12.5, lambda: world.kill(1))]
+    assert world.supervisor.supervise() == 0 and world.used == [2, 2]
+    assert capsys.readouterr().out.count("warning: supervisor.jsonl cannot be written (Not a directory)") == 1
+
+
+def test_checkpoints_at_an_address_are_known_by_the_runs_own_log(tmp_path):
+    """The log has those that the run saved and has not deleted; the store is not asked."""
+    run = dataclasses.replace(World(tmp_path, 2, 10).run, checkpoints="gs://bucket/runs/mine/")
+    assert run.newest() == -1
+    files = [
+        {"gs://bucket/runs/mine/2/meta/metadata": "a", "gs://bucket/runs/other/9/meta/metadata": "a"},
+        {"gs://bucket/runs/mine/4/meta/metadata": "b", "gs://bucket/runs/mine/2/meta/metadata": None},
+        {"gs://bucket/runs/mine/6/meta/metadata": None, "experiment.json": "c", "gs://bucket/runs/mine/7/state": "d"},
+    ]
+    log = tmp_path / "audit.jsonl"
+    log.write_text("".join(json.dumps({"event": "checkpoints", "files": names}) + "\n" for names in files) + '[1]\n{"ev')
+    assert run.newest() == 4 and run.reached() == 4
+    (tmp_path / "run.jsonl").write_text('{"event": "start", "restored": 5}\n')
+    assert run.reached() == 5
 
 
 def test_a_fault_that_comes_back_before_every_save_ends_the_supervision(tmp_path):
@@ -266,5 +427,5 @@ def test_whatever_befalls_the_hosts_the_run_ends(tmp_path, seed):
 def test_a_plan_survives_json(tmp_path):
     """It reaches the hosts of an engine as text."""
     run = World(tmp_path, 4, 10).run
-    assert Supervised.from_json(run.to_json()) == Supervised(**{**vars(run), "final": [*FINAL]})
+    assert Supervised.from_json(run.to_json()) == Supervised(**{**vars(run), "final": [*FINAL], "unproven": []})
     assert [run.usable(n) for n in range(6)] == [0, 1, 2, 2, 4, 4]

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import re
 
 import pytest
 
@@ -10,9 +9,11 @@ from configs import registry
 from models.families import family_of
 from models.sharding.layout import SLICE, LayoutError
 from models.sharding.layouts import LAYOUTS, over_slices
-from models.sharding.shrinking import numbers_of_devices, shrinking_axes, shrunk
+from models.sharding.shrinking import on_fewer_devices, shrinking_axes, surely_fits
 from scripts.cli import named_layout
 from trainers.plan import make_plan
+
+PRIME = 1009  # rows that no other size than a divisor of the layout's own is tried for
 
 
 @pytest.mark.parametrize(
@@ -59,22 +60,45 @@ def test_stages_and_experts_stay_and_slices_may_go(experiment, layout, axes):
     ],
 )
 def test_the_axes_that_vary_slowest_shrink_first(layout, devices, mesh):
-    small = shrunk(layout, devices)
+    small = on_fewer_devices(layout, rows=PRIME)[devices]
     assert tuple(size for _, size in small.mesh) == mesh and small.devices == devices
-    assert (small.rules, small.name) == (layout.rules, layout.name)
+    assert (small.rules, small.name, small.pad) == (layout.rules, layout.name, ()) and surely_fits(small, layout)
 
 
 def test_all_devices_leave_a_layout_as_it_is():
     layout = LAYOUTS["fully_sharded"](4, 2)
-    assert shrunk(layout, 8) is layout
+    assert on_fewer_devices(layout, rows=24)[8] is layout
 
 
-def test_a_number_that_no_mesh_has_is_refused_with_those_that_do():
-    with pytest.raises(LayoutError, match=re.escape("cannot be cut over 6 devices: of its axes data may shrink")) as caught:
-        shrunk(LAYOUTS["tensor_parallel"](4, 2), 6)
-    assert str(caught.value).endswith("makes 2, 4, 8 devices") and "\n" not in str(caught.value)
-    with pytest.raises(LayoutError, match="no axis may shrink"):
-        shrunk(named_layout(registry.load("gshard_m4.quickstart"), "expert_parallel_2d:4x2"), 4)
+@pytest.mark.parametrize(
+    ("layout", "rows", "devices"),
+    [
+        (LAYOUTS["data_parallel"](4, 1), 8, [1, 2, 4]),  # eight rows are not cut in three
+        (LAYOUTS["data_parallel"](4, 1), 12, [1, 2, 3, 4]),
+        (LAYOUTS["data_parallel"](8, 1), 40, [1, 2, 4, 5, 8]),
+        (LAYOUTS["tensor_parallel"](4, 2), 12, [2, 4, 6, 8]),
+        (LAYOUTS["fully_sharded"](4, 2), 12, [1, 2, 3, 4, 6, 8]),  # rows are cut over both axes
+        (named_layout(registry.load("gshard_m4.quickstart"), "expert_parallel_2d:4x2"), 12, [8]),
+    ],
+)
+def test_any_size_that_divides_the_rows_is_taken(layout, rows, devices):
+    assert [*on_fewer_devices(layout, rows)] == devices
+
+
+@pytest.mark.parametrize(
+    ("layout", "devices", "mesh", "pad"),
+    [
+        (LAYOUTS["data_parallel"](4, 1), 3, (3, 1), ()),  # weights are whole
+        (LAYOUTS["zero1"](4, 1), 3, (3, 1), ("embed",)),  # but not the optimizer's state
+        (LAYOUTS["fully_sharded"](4, 2), 6, (3, 2), ("embed",)),  # the other axis keeps its size
+        (LAYOUTS["fully_sharded"](2, 4), 3, (1, 3), ("heads", "mlp", "vocab")),
+        (LAYOUTS["fully_sharded"](4, 3), 6, (2, 3), ()),  # 2 x 3 is of divisors, and comes before 3 x 2
+    ],
+)
+def test_weights_that_a_size_does_not_divide_are_padded(layout, devices, mesh, pad):
+    small = on_fewer_devices(layout, rows=24)[devices]
+    assert (tuple(size for _, size in small.mesh), small.pad) == (mesh, pad)
+    assert surely_fits(small, layout) == all(old % new == 0 for (_, old), (_, new) in zip(layout.mesh, small.mesh, strict=True))
 
 
 @pytest.mark.parametrize("name", ["gpt.quickstart", "gshard_m4.quickstart", "bert.quickstart", "vit.quickstart"])
@@ -89,10 +113,9 @@ def test_a_model_that_fits_a_layout_fits_it_on_fewer_devices(name):
                 make_plan(dataclasses.replace(e, layout=layout), abstract=True)
             except LayoutError:
                 continue
-            numbers = numbers_of_devices(layout)
-            assert numbers[-1] == layout.devices and all(layout.devices % n == 0 for n in numbers)
-            for n in numbers:
-                small = shrunk(layout, n)
+            smaller = on_fewer_devices(layout, rows=PRIME)
+            assert [*smaller][-1] == layout.devices and all(layout.devices % n == 0 for n in smaller)
+            for n, small in smaller.items():
                 assert math.prod(size for _, size in small.mesh) == n
                 make_plan(dataclasses.replace(e, layout=small), abstract=True)
                 tried += small != layout

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scripts.launching import supervisor
 from tests.helpers.runs import changed_steps, curve, run, with_train
 from tests.helpers.waiting import HANGS, wait_until
 from trainers import runlog, trainer
@@ -122,6 +123,8 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, se
     assert run(with_train(remote, steps=16), tmp_path / "remote") == trainer.DONE
     assert "starting at step 12 from a checkpoint" in capsys.readouterr().out
     assert curve(tmp_path / "remote") == curve(tmp_path / "local")
+    log = tmp_path / "remote" / "audit.jsonl"
+    assert max(supervisor._logged(log, "gs://runs/mine/", log.stat().st_size)) == 16
     params, wanted = (checkpoint.read_params(tmp_path / name)[2] for name in ("remote", "local"))
     for name, array in wanted.items():
         np.testing.assert_array_equal(np.asarray(params[name]), np.asarray(array))
