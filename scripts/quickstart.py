@@ -1,4 +1,4 @@
-"""The first run: data, training, scores, translations and a page with pictures, in about ten minutes on two cores.
+"""The first run: data, training, scores, translations and a page with pictures, in about five minutes on two cores.
 
     python -m scripts.quickstart                      (what `make quickstart` calls)
     python -m scripts.quickstart --train.steps=100    any field of the experiment can be changed
