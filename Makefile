@@ -63,7 +63,8 @@ setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command 
 $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-beam.lock
 	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	$(PY) -m pip install $(QUIET) --disable-pip-version-check --require-hashes -r requirements.lock
+# The lock names all packages, so that nothing is to be resolved. Modules are compiled when they are first imported.
+	$(PY) -m pip install $(QUIET) --disable-pip-version-check --no-deps --no-compile --require-hashes -r requirements.lock
 # The packages that JAX's extras bring for GPUs and TPUs are in no lock and have no hashes; those of the lock keep their versions.
 	sed -n '/^[a-zA-Z0-9]/s/ *\\$$//p' requirements.lock > $(VENV)/constraints.txt
 	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install $(QUIET) -c $(VENV)/constraints.txt "jax[cuda12]"; fi

@@ -60,23 +60,23 @@ def iberian() -> Experiment:
     """The run of `make quickstart`: Spanish and Portuguese into English, from message catalogues of eleven Python packages.
 
     Eight experts on eight simulated devices, one each. Not from the paper: one layer on each side, both of experts, learns as
-    much a step as two, for less. Expect a stripped BLEU of about 11 on held-out strings, against 3 for copying the source.
+    much a step as two, for less. Expect a stripped BLEU of about 9 on held-out strings, against 3 for copying the source.
     """
     return Experiment(
         model=GShardM4Config(
-            source_vocab=8192,
-            target_vocab=4096,
+            source_vocab=4096,
+            target_vocab=2048,
             layers=2,
             model_dim=128,
             attention=GroupedQuery(heads=4, head_dim=32),
             feed_forward=Dense(hidden_dim=384),
             moe=MoeConfig(experts=ExpertsConfig(count=8), every=1, group_size=64),
-            dropout=0.1,  # without it, held-out strings get worse after three passes
+            dropout=0.0,  # it costs a tenth of a step, and pays from the third pass on
         ),
         layout=LAYOUTS["expert_fsdp"](1, 8),
         data=TranslationData(cache="m4_iberian", batch_size=32, source_length=64, target_length=48),
-        optimizer=AdamW(schedule=Cosine(peak=5e-3, steps=2000, warmup=120, floor=0.02), b2=0.98, weight_decay=0.01),
-        train=Train(steps=2000, log_every=20, checkpoint=Checkpointing(every=200, keep=2)),
+        optimizer=AdamW(schedule=Cosine(peak=6e-3, steps=1200, warmup=70, floor=0.02), b2=0.98, weight_decay=0.01),
+        train=Train(steps=1200, log_every=20, checkpoint=Checkpointing(every=300, keep=2)),
         eval=Translate(per_language=2, beams=4, max_length=40, batch_size=128),
     )
 

@@ -195,7 +195,7 @@ def model_of_shapes(config: ModelConfig, scope: Component) -> Model:
     """Returns the model of a configuration with shapes for parameters; raises LayoutError if the layout does not fit it."""
     family = family_of(config)
     build = functools.partial(family.model, config, scope=scope)
-    model = jax.eval_shape(lambda key: build(key=key), jax.random.key(0))
+    model = jax.eval_shape(lambda: build(key=jax.random.key(0)))  # a real key would be a program to compile
     scope.layout.check_components(components(model))
     scope.execution.check(components(model), family.activations)
     infos = list(describe(model))
@@ -328,16 +328,16 @@ def fresh_state(plan: Plan, given: dict[str, jax.Array] | None = None) -> State:
         return dataclasses.replace(state, params={k: v for k, v in state.params.items() if k not in given})
 
     shardings = plan.shardings and jax.tree.map(lambda x: x.sharding, drop_given(plan.model_form))
-    # The key is an argument, so that runs with other seeds find the program in the cache; NumPy's array belongs to no device.
-    key = np.asarray(jax.random.key_data(jax.random.key(plan.experiment.train.seed)))
+    # The seed is an argument, so that runs with other seeds find the program in the cache; NumPy's number belongs to no device.
+    seed = np.int64(plan.experiment.train.seed)
 
-    def create(key: jax.Array) -> State:
-        return drop_given(_fresh(plan, jax.random.wrap_key_data(key)))
+    def create(seed: jax.Array) -> State:
+        return drop_given(_fresh(plan, jax.random.key(seed)))
 
     # It runs once: with all of LLVM's passes a small model's takes 11 s of a CPU to compile, not 3, and draws the same bits.
     device = plan.mesh.devices.flat[0] if plan.mesh else jax.devices()[0]
     options = xla_flags.passes(1, device.platform)
-    created = jax.jit(create, out_shardings=shardings, compiler_options=options)(key)
+    created = jax.jit(create, out_shardings=shardings, compiler_options=options)(seed)
     return in_step_form(plan, dataclasses.replace(created, params=created.params | given))
 
 

@@ -32,7 +32,7 @@ from trainers.monitoring.goodput import COMPILE
 from trainers.monitoring.hosts import HostLog
 from trainers.monitoring.ledger import Ledger
 from trainers.monitoring.spikes import Spikes
-from trainers.plan import Plan, make_plan
+from trainers.plan import Plan, fresh_state, make_plan
 from trainers.runlog import DONE
 from trainers.runtime import host_memory, processes
 from trainers.weights import init_from
@@ -153,6 +153,16 @@ def _train(
         if code != runlog.PREEMPTED:  # what is at fault may be in them, too
             checkpoints.end_local()
         return code
+
+
+def compile_ahead(experiment: Experiment) -> None:
+    """Compiles the programs of a new run's start and of its step, which `train` then finds among the compiled ones.
+
+    They need no data.
+    """
+    plan = make_plan(experiment)
+    fresh_state(plan)
+    step.compile_step(plan)
 
 
 def say(text: str) -> None:

@@ -7,7 +7,7 @@ import lzma
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,16 @@ class ArchiveError(UserError):
     """An archive that cannot be read, or that holds far more than its size lets expect; the message is one line."""
 
 
-def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
+Wanted = Callable[[re.Match[str]], object]  # whether a member is read, by the match of its name
+
+
+def members(archive: Path, pattern: str, wanted: Wanted = bool) -> Iterator[tuple[str, bytes]]:
     """Returns an iterator of (name, content) over the files of a wheel, an npm tarball or a Debian package.
 
     Args:
       archive: a `.whl` or `.zip`, a `.tgz`, or a `.deb` file.
       pattern: a regular expression; only names that it matches somewhere are read.
+      wanted: called with such a match; where it returns a false value, the member is not read. By default all are.
 
     Raises:
       ArchiveError: the file is not one of these, is damaged, or holds far more than its size lets expect.
@@ -37,17 +41,17 @@ def members(archive: Path, pattern: str) -> Iterator[tuple[str, bytes]]:
     untrusted.regular(archive, ArchiveError)
     match archive.suffix:
         case ".whl" | ".zip":
-            return zip_members(archive, pattern)
+            return zip_members(archive, pattern, wanted)
         case ".tgz":
             payload = untrusted.read_bytes(archive, ArchiveError, _MOST)
         case ".deb":
             payload = _deb_payload(archive.name, untrusted.read_bytes(archive, ArchiveError, _MOST))
         case _:
             raise ArchiveError(f"{archive.name}: not an archive that is known here (.whl, .zip, .tgz, .deb)")
-    return _tar_members(archive.name, payload, pattern)
+    return _tar_members(archive.name, payload, pattern, wanted)
 
 
-def zip_members(archive: Path | io.BytesIO, pattern: str) -> Iterator[tuple[str, bytes]]:
+def zip_members(archive: Path | io.BytesIO, pattern: str, wanted: Wanted = bool) -> Iterator[tuple[str, bytes]]:
     """Yields what `members` does, from a zip file on disk or, nested in another archive, in memory."""
     label = archive.name if isinstance(archive, Path) else "a nested archive"
     size = archive.stat().st_size if isinstance(archive, Path) else archive.getbuffer().nbytes
@@ -55,7 +59,7 @@ def zip_members(archive: Path | io.BytesIO, pattern: str) -> Iterator[tuple[str,
         untrusted.zipped(archive, ArchiveError)
     with untrusted.damage(label, ArchiveError), zipfile.ZipFile(archive) as zipped:
         for info in _within(label, size, sorted(zipped.infolist(), key=lambda info: info.filename)):
-            if re.search(pattern, info.filename):
+            if (match := re.search(pattern, info.filename)) and wanted(match):
                 yield info.filename, zipped.read(info)
 
 
@@ -80,13 +84,13 @@ class _Headers(io.BufferedReader):
         return super().read(size)
 
 
-def _tar_members(label: str, payload: bytes, pattern: str) -> Iterator[tuple[str, bytes]]:
+def _tar_members(label: str, payload: bytes, pattern: str, wanted: Wanted) -> Iterator[tuple[str, bytes]]:
     opener = next((opener for magic, opener in _OPENERS.items() if payload.startswith(magic)), lambda file: file)
     with untrusted.damage(label, ArchiveError):
         headers = _Headers(opener(io.BytesIO(payload)))
         with tarfile.open(fileobj=headers, mode="r:") as tar:
             for member in _within(label, len(payload), tar):
-                if member.isfile() and re.search(pattern, member.name):
+                if member.isfile() and (match := re.search(pattern, member.name)) and wanted(match):
                     content = tar.extractfile(member)
                     assert content is not None  # a plain file always has content
                     headers.most = max(_MOST_HEADER, member.size)

@@ -85,7 +85,7 @@ ENTRIES = {
         catalogue="permissive", source_vocabulary=4096, target_vocabulary=2048, source_length=64, target_length=48
     ),
     "m4_iberian": TranslationCache(
-        catalogue="m4_iberian", source_vocabulary=8192, target_vocabulary=4096, source_length=64, target_length=48
+        catalogue="m4_iberian", source_vocabulary=4096, target_vocabulary=2048, source_length=64, target_length=48
     ),
     "m4_102": TranslationCache(
         catalogue="m4_102", source_vocabulary=64000, target_vocabulary=32000, source_length=128, target_length=128

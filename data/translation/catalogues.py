@@ -5,9 +5,10 @@
 """
 
 import dataclasses
+import functools
 import html
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,14 +26,26 @@ class Pair(NamedTuple):
 
 
 Entry = tuple[str, str, str]  # language as the package spells it, English, translation: all still raw
+IsRead = Callable[[str], bool]  # of a language as the package spells it
+
+
+def every(code: str) -> bool:
+    """Has all languages read."""
+    del code
+    return True
 
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A package and the function that reads its entries; `accelerator` marks shortcut letters in menu strings."""
+    """A package, and how it is read.
+
+    Attributes:
+      entries: yields the entries of the languages that its second argument accepts; it may yield others.
+      accelerator: marks shortcut letters in menu strings.
+    """
 
     package: Package
-    entries: Callable[[Path], Iterator[Entry]]
+    entries: Callable[[Path, IsRead], Iterator[Entry]]
     accelerator: str = ""
 
 
@@ -64,14 +77,23 @@ class Catalogue:
         return ("validation", "test", "udhr_dev", "udhr_test") if self.udhr else ("validation", "test")
 
 
-def read(sources: Iterable[Source], folder: Path) -> list[Pair]:
-    """Returns the unique pairs of fetched packages in `folder`, in a fixed order."""
+def read(sources: Iterable[Source], folder: Path, kept: Collection[str] | None = None) -> list[Pair]:
+    """Returns the unique pairs of fetched packages in `folder`, in a fixed order.
+
+    Args:
+      kept: the languages of these pairs, by their normal codes; all by default. Files of others are not read.
+    """
+
+    def is_read(code: str) -> bool:
+        return kept is None or languages.normalise(code) in (*kept, "en")
+
+    is_read = functools.cache(is_read)
     pairs: dict[tuple[str, str, str], str] = {}  # (language, source, English) to its first origin
     codes: dict[str, str] = {}
     for source in sources:
-        for code, english, translation in source.entries(folder / source.package.file):
+        for code, english, translation in source.entries(folder / source.package.file, is_read):
             language = codes.get(code) or codes.setdefault(code, languages.normalise(code))
-            if language in ("en", "en-x"):
+            if language in ("en", "en-x") or not (kept is None or language in kept):
                 continue
             english, translation = clean(english, source.accelerator), clean(translation, source.accelerator)
             if is_pair(translation, english):

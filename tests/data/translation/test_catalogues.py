@@ -1,4 +1,6 @@
+import functools
 import io
+import json
 import tarfile
 import zipfile
 from typing import Literal
@@ -6,6 +8,7 @@ from typing import Literal
 import pytest
 
 from data.packages import archives
+from data.translation import catalogue_formats as formats
 from data.translation import catalogues, sources
 from data.translation.catalogues import Source
 from data.translation.languages import normalise
@@ -91,6 +94,23 @@ def test_read_merges_regions_and_repetitions(tmp_path):
     )
     pairs = catalogues.read([Source(package, sources.po_entries)] * 2, tmp_path)
     assert pairs == [("some", "es", "Guardar", "Save"), ("some", "es", "Abrir", "Open"), ("some", "es", "Ábrelo", "Open")]
+
+
+def test_only_the_kept_languages_are_read(tmp_path, monkeypatch):
+    """A catalogue of named languages has the pairs of all languages that are its own, and parses no file of others."""
+    folders = {"es": "Guardar", "pt_BR": "Salvar", "sw": "Hifadhi", "en_GB": "Save it"}
+    po = {f"some/locale/{code}/LC_MESSAGES/django.po": po_file({"Save": text}) for code, text in folders.items()}
+    keyed = {f"some/{code}.json": json.dumps({"save": text}) for code, text in (folders | {"en": "Save all"}).items()}
+    package = write_wheel(tmp_path / "some-1.0-py3-none-any.whl", po | keyed)
+    by_key = functools.partial(sources.keyed_entries, pattern=r"^some/(?P<part>)(?P<language>[^/.]+)\.json$")
+    both = [Source(package, sources.po_entries), Source(package, by_key)]
+    everything = catalogues.read(both, tmp_path)
+    read = list[str]()
+    parse = formats.parse_po
+    monkeypatch.setattr(formats, "parse_po", lambda text: parse(read.append(text) or text))
+    kept = catalogues.read(both, tmp_path, ("es", "pt"))
+    assert kept == [pair for pair in everything if pair.language in ("es", "pt")] and len(kept) == 4 < len(everything)
+    assert not any("Hifadhi" in text for text in read)
 
 
 def test_archives_are_alike(tmp_path):
