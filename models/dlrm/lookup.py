@@ -53,13 +53,18 @@ class Cut:
 WHOLE = Cut("", (), PartitionSpec(), ())
 
 
+def is_alone(scope: Component) -> bool:
+    """Returns whether there is one device, which needs no exchange: CPUs copy what it would sum."""
+    return scope.mesh is None or scope.mesh.size == 1
+
+
 def cut_of(shape: Sequence[int], rows: int, scope: Component) -> Cut:
     """Returns how an array of tables [N, R, M] is cut, for a batch of so many rows.
 
     Raises:
       LayoutError: tables are cut in two dimensions, or over devices that have the same rows of the batch.
     """
-    if scope.mesh is None:
+    if is_alone(scope):
         return WHOLE
     cuts = scope.layout.cut(AXES, shape, component=scope.path, tensor="the tables", manual=True)
     cut = [(name, axes) for name, axes in zip(AXES, cuts, strict=True) if scope.layout.num_shards(axes) > 1]
@@ -99,7 +104,7 @@ def look_up(table_NRM: jax.Array, ids_BS: jax.Array, weights_BS: jax.Array, plac
     cut = cut_of(table_NRM.shape, len(ids_BS), scope)
     bin_S, row_BS = rows_of(ids_BS, placement)
     ways = {"": whole, "vocab": _by_rows, "embed": by_columns, "bins": _by_tables}
-    local = functools.partial(ways[cut.name], bin_S=bin_S, placement=placement, axes=cut.axes, dtype=scope.dtype)
+    local = functools.partial(ways[cut.name], bin_S=bin_S, placement=placement, axes=cut.axes, scope=scope)
     return mapped(local, table_NRM, row_BS, weights_BS, cut, scope)
 
 
@@ -108,7 +113,7 @@ def mapped(
 ) -> jax.Array:
     """Returns [B, F, M] of what each device does with its part of the tables and of the batch."""
     weights_BS = weights_BS.astype(table_NRM.dtype)
-    if scope.mesh is None:
+    if is_alone(scope):
         return local(table_NRM, row_BS, weights_BS)
     batch = cut.batch or None
     # Unchecked: a table that is whole on some devices gets its gradients summed over them either way.
@@ -121,49 +126,67 @@ def mapped(
     )(table_NRM, row_BS, weights_BS)
 
 
-def _vectors(table_NRM: jax.Array, bin_S: np.ndarray, row_BS: jax.Array) -> jax.Array:
-    """Returns the vectors [B, S, M] of rows in their columns' bins."""
-    _, rows, size = table_NRM.shape
-    return table_NRM.reshape(-1, size).at[jnp.asarray(bin_S * rows) + row_BS].get(mode="promise_in_bounds")
-
-
-def _pooled(x_BSM: jax.Array, weights_BS: jax.Array, hotness: Sequence[int]) -> jax.Array:
-    """Returns [B, F, M], the weighted sums of consecutive columns."""
-    x_BSM = x_BSM * weights_BS[..., None]
-    return x_BSM if set(hotness) == {1} else _summed(x_BSM, tuple(hotness))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _summed(x_BSM: jax.Array, hotness: tuple[int, ...]) -> jax.Array:
-    """Returns [B, F, M], the sums of consecutive columns.
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _sums(rows_RM: jax.Array, number_BS: jax.Array, weights_BS: jax.Array, hotness: tuple[int, ...], on_cpu: bool) -> jax.Array:
+    """Returns [B, F, M], the weighted sums of the vectors of consecutive columns.
 
     The derivative of a slice is padded with zeros, and on CPUs XLA asks for each element of the sum of all of them which slice it
-    is in; here it is repeated.
+    is in; here it is repeated. There it also adds up one number at a time what it looks up for that alone.
+
+    Args:
+      number_BS: all of them within the rows.
     """
-    ends = np.cumsum(hotness)
-    return jnp.stack([jnp.sum(x_BSM[:, end - n : end], axis=1) for end, n in zip(ends, hotness, strict=True)], axis=1)
+
+    def weighed(columns: slice) -> jax.Array:
+        return rows_RM.at[number_BS[:, columns]].get(mode="promise_in_bounds") * weights_BS[:, columns, None]
+
+    if set(hotness) == {1}:
+        return weighed(slice(None))
+    columns = [slice(end - n, end) for end, n in zip(np.cumsum(hotness), hotness, strict=True)]
+    if on_cpu:
+        parts_BSM = [jax.lax.optimization_barrier(weighed(own)) for own in columns]
+    else:
+        x_BSM = weighed(slice(None))
+        parts_BSM = [x_BSM[:, own] for own in columns]
+    return jnp.stack([jnp.sum(x_BSM, axis=1) for x_BSM in parts_BSM], axis=1)
 
 
-def _repeated(hotness: tuple[int, ...], _: None, dx_BFM: jax.Array) -> tuple[jax.Array]:
-    table_S = np.repeat(np.arange(len(hotness)), hotness)
-    return (dx_BFM.at[:, table_S].get(mode="promise_in_bounds"),)
+def _sums_and_inputs(rows_RM: jax.Array, number_BS: jax.Array, weights_BS: jax.Array, hotness: tuple[int, ...], on_cpu: bool):
+    return _sums(rows_RM, number_BS, weights_BS, hotness, on_cpu), (rows_RM, number_BS, weights_BS)
 
 
-_summed.defvjp(lambda x_BSM, hotness: (_summed(x_BSM, hotness), None), _repeated)
+def _of_inputs(hotness: tuple[int, ...], on_cpu: bool, inputs: tuple[jax.Array, ...], dx_BFM: jax.Array):
+    rows_RM, number_BS, weights_BS = inputs
+    dx_BSM = dx_BFM.at[:, np.repeat(np.arange(len(hotness)), hotness)].get(mode="promise_in_bounds")
+    d_RM = jnp.zeros_like(rows_RM).at[number_BS].add(dx_BSM * weights_BS[..., None], mode="promise_in_bounds")
+    return d_RM, None, jnp.sum(dx_BSM * rows_RM.at[number_BS].get(mode="promise_in_bounds"), axis=-1)
 
 
-def whole(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
-    return _pooled(_vectors(table_NRM, bin_S, row_BS), weights_BS, placement.hotness).astype(dtype)
+_sums.defvjp(_sums_and_inputs, _of_inputs)
 
 
-def by_columns(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+def _looked_up(table_NRM, row_BS, weights_BS, bin_S: np.ndarray, placement: Placement, scope: Component) -> jax.Array:
+    """Returns [B, F, M], the weighted sums of the vectors of rows in their columns' bins."""
+    _, rows, size = table_NRM.shape
+    number_BS = jnp.asarray(bin_S * rows) + row_BS
+    if scope.on_cpu:  # where XLA would compute a number again for each element of its vector
+        number_BS = jax.lax.optimization_barrier(number_BS)
+    return _sums(table_NRM.reshape(-1, size), number_BS, weights_BS, placement.hotness, scope.on_cpu).astype(scope.dtype)
+
+
+def whole(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, scope: Component) -> jax.Array:
+    """Each device sums the vectors of its rows of the batch."""
+    return _looked_up(table_NRM, row_BS, weights_BS, bin_S, placement, scope)
+
+
+def by_columns(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, scope: Component) -> jax.Array:
     """Each device sums its elements of the vectors of all rows of the batch."""
     row_BS, weights_BS = (jax.lax.all_gather(x, axes, axis=0, tiled=True) for x in (row_BS, weights_BS))
-    x_BFM = _pooled(_vectors(table_NRM, bin_S, row_BS), weights_BS, placement.hotness).astype(dtype)
+    x_BFM = _looked_up(table_NRM, row_BS, weights_BS, bin_S, placement, scope)
     return jax.lax.all_to_all(x_BFM, axes, split_axis=0, concat_axis=2, tiled=True)
 
 
-def _by_tables(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+def _by_tables(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, scope: Component) -> jax.Array:
     """Each device sums the vectors of its own tables for all rows of the batch."""
     own, rows, size = table_NRM.shape
     peers = placement.bins // own
@@ -185,7 +208,7 @@ def _by_tables(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, ax
     row_BS, weights_BS = sent(jnp.asarray(bin_S % own * rows) + row_BS), sent(weights_BS)
     x_BSM = table_NRM.reshape(-1, size)[row_BS] * weights_BS[..., None]
     sums_SF = jnp.asarray(sums_PSF, x_BSM.dtype)[jax.lax.axis_index(axes)]
-    x_BFM = jnp.einsum("BSM,SF->BFM", x_BSM, sums_SF, precision="highest").astype(dtype)
+    x_BFM = jnp.einsum("BSM,SF->BFM", x_BSM, sums_SF, precision="highest").astype(scope.dtype)
     x_BFM = jax.lax.all_to_all(x_BFM, axes, split_axis=0, concat_axis=1, tiled=True)
     place = {f: p * most_tables + i for p, of_peer in enumerate(tables) for i, f in enumerate(of_peer)}
     return x_BFM[:, np.array([place[f] for f in range(len(placement.tables))])]
@@ -194,14 +217,14 @@ def _by_tables(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, ax
 # --- cut by rows --------------------------------------------------------------------------------------------------
 
 
-def _by_rows(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, dtype) -> jax.Array:
+def _by_rows(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, scope: Component) -> jax.Array:
     """Each device asks the others for the vectors of the distinct rows that it needs, and sums them."""
     bins, own, size = table_NRM.shape
     peers, block = placement.rows // own, bins * own
     number_BS = numbers(row_BS, weights_BS, bin_S, (bins, own), peers)
     number_U, index_BS = distinct(number_BS, peers * block)
-    x_UM: jax.Array = fetch(table_NRM.reshape(block, size), number_U, Exchange.of(axes, peers, number_BS.size, dtype))
-    return _pooled(x_UM[index_BS], weights_BS, placement.hotness).astype(dtype)
+    x_UM: jax.Array = fetch(table_NRM.reshape(block, size), number_U, Exchange.of(axes, peers, number_BS.size, scope.dtype))
+    return _sums(x_UM, index_BS, weights_BS, placement.hotness, scope.on_cpu).astype(scope.dtype)
 
 
 def numbers(row_BS: jax.Array, weights_BS: jax.Array, bin_S: np.ndarray, own: tuple[int, int], peers: int) -> jax.Array:

@@ -28,6 +28,7 @@ from models.dlrm.lookup import (
     cut_of,
     distinct,
     fetch,
+    is_alone,
     mapped,
     next_moves,
     numbers,
@@ -128,7 +129,7 @@ class TableReader(RowReader):
         """Returns [B, F, M] as `models.dlrm.lookup.look_up` does, from `Rows.values` and `Rows.index`."""
         cut, bin_S = self.place.cut, np.zeros(self.reads, np.int32)
         way = by_columns if cut.name == "embed" else whole
-        local = functools.partial(way, bin_S=bin_S, placement=self.placement, axes=cut.axes, dtype=self.scope.dtype)
+        local = functools.partial(way, bin_S=bin_S, placement=self.placement, axes=cut.axes, scope=self.scope)
         cut = dataclasses.replace(cut, spec=PartitionSpec(None, *self.place.specs[1]))
         return mapped(local, values_UM[None], index_BS, weights_BS, cut, self.scope)
 
@@ -178,7 +179,7 @@ class TableReader(RowReader):
 
     def _mapped(self, local: Callable[..., Any], in_specs: Any, out_specs: Any) -> Callable[..., Any]:
         """Returns a function of arrays that are cut, from one of what each device has of them."""
-        if self.scope.mesh is None:
+        if is_alone(self.scope):
             return local
         return jax.shard_map(local, mesh=self.scope.mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
 
