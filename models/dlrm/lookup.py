@@ -171,7 +171,8 @@ def _looked_up(table_NRM, row_BS, weights_BS, bin_S: np.ndarray, placement: Plac
     number_BS = jnp.asarray(bin_S * rows) + row_BS
     if scope.on_cpu:  # where XLA would compute a number again for each element of its vector
         number_BS = jax.lax.optimization_barrier(number_BS)
-    return _sums(table_NRM.reshape(-1, size), number_BS, weights_BS, placement.hotness, scope.on_cpu).astype(scope.dtype)
+    x_BFM: jax.Array = _sums(table_NRM.reshape(-1, size), number_BS, weights_BS, placement.hotness, scope.on_cpu)
+    return x_BFM.astype(scope.dtype)
 
 
 def whole(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes: Axes, scope: Component) -> jax.Array:
@@ -224,7 +225,8 @@ def _by_rows(table_NRM, row_BS, weights_BS, *, bin_S, placement: Placement, axes
     number_BS = numbers(row_BS, weights_BS, bin_S, (bins, own), peers)
     number_U, index_BS = distinct(number_BS, peers * block)
     x_UM: jax.Array = fetch(table_NRM.reshape(block, size), number_U, Exchange.of(axes, peers, number_BS.size, scope.dtype))
-    return _sums(x_UM, index_BS, weights_BS, placement.hotness, scope.on_cpu).astype(scope.dtype)
+    x_BFM: jax.Array = _sums(x_UM, index_BS, weights_BS, placement.hotness, scope.on_cpu)
+    return x_BFM.astype(scope.dtype)
 
 
 def numbers(row_BS: jax.Array, weights_BS: jax.Array, bin_S: np.ndarray, own: tuple[int, int], peers: int) -> jax.Array:

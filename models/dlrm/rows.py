@@ -162,15 +162,16 @@ class TableReader(RowReader):
         block, exchange = self.place.block, self.place.exchange
         with jax.named_scope(self.scope.path):
             if exchange is None:
-                return _changed(*gradient, arrays, shared, update)
+                return _changed(gradient[0], gradient[1], arrays, shared, update)
 
             def local(gradient: Any, arrays: Sequence[jax.Array], shared: Any) -> list[jax.Array]:
                 (number_U, d_UM), first, next_P = gradient
 
                 def change(moves: Moves, arrays: Sequence[jax.Array]) -> list[jax.Array]:
-                    return _changed(*_brought(moves, d_UM, block, exchange), arrays, shared, update)
+                    number_K, d_KM = _brought(moves, d_UM, block, exchange)
+                    return _changed(number_K, d_KM, arrays, shared, update)
 
-                changed = _changed(*first, arrays, shared, update)
+                changed = _changed(first[0], first[1], arrays, shared, update)
                 return rounds(change, changed, number_U, block, exchange, since=next_P)
 
             specs = [PartitionSpec(*self.place.cut.spec[: x.ndim]) for x in arrays]
