@@ -211,7 +211,25 @@ class AdaGrad:
     by_row: bool = False
 
 
-Rule = Adafactor | AdamW | Lamb | Sgd | AdaGrad
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LazyAdam:
+    """Adam of the rows alone that a batch reads, for embedding tables, as PyTorch's SparseAdam.
+
+    It is another optimizer than Adam: moments of rows that a batch does not read neither decay nor move them.
+
+    Attributes:
+      schedule: the learning rate of each step.
+      b1, b2: decay of the first and of the second moment, by the steps that read the row.
+      eps: is added to the square root of the second moment.
+    """
+
+    schedule: Schedule
+    b1: float = 0.9
+    b2: float = 0.999
+    eps: float = 1e-8
+
+
+Rule = Adafactor | AdamW | Lamb | Sgd | AdaGrad | LazyAdam
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

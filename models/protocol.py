@@ -8,7 +8,7 @@ import abc
 import dataclasses
 import functools
 import operator
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import jax
@@ -201,6 +201,70 @@ class MakeModel(Protocol):
     """Makes a model, parameters and all, from its configuration: the model's class."""
 
     def __call__(self, c: Any, key: jax.Array, scope: Component) -> Model: ...
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Rows:
+    """The rows of a parameter that a batch reads. A row is a vector along the parameter's last dimension.
+
+    Attributes:
+      numbers: int32 [U], the rows, in ascending order, each once; numbers that are no row's fill the array up.
+      values: [U, M], the rows themselves.
+      index: int32 [B, S], which of `values` each id of the batch reads.
+    """
+
+    numbers: jax.Array
+    values: jax.Array
+    index: jax.Array
+
+
+class RowReader(abc.ABC):
+    """Reads the rows of a parameter that a batch needs, and changes these alone; static, for use in a jitted step."""
+
+    @property
+    @abc.abstractmethod
+    def reads(self) -> int:
+        """The most rows that an example reads."""
+
+    @abc.abstractmethod
+    def read(self, param: jax.Array, batch: Batch) -> Rows:
+        """Returns the rows that a batch reads."""
+
+    @abc.abstractmethod
+    def summed(self, rows: Rows, gradient: jax.Array) -> tuple[Any, jax.Array]:
+        """Returns (the gradient as `change` takes it, added up over the devices; the sum of its squares).
+
+        Args:
+          gradient: of `rows.values`.
+        """
+
+    @abc.abstractmethod
+    def change(self, gradient: Any, arrays: Sequence[jax.Array], shared: Any, update: "RowUpdate") -> list[jax.Array]:
+        """Returns arrays with the rows changed that the gradient is of.
+
+        Args:
+          arrays: the parameter, and arrays that have its leading dimensions, such as its moments; all are cut as it is.
+          shared: arrays that the update reads whole.
+          update: is called once for each row, with several in front of each array.
+        """
+
+
+RowUpdate = Callable[[jax.Array, Sequence[jax.Array], Any], list[jax.Array]]
+"""(gradients [K, M], rows of each array [K, ...], `shared`) -> new rows."""
+
+
+class ReadsRows(abc.ABC):
+    """A model that reads few rows of some parameters for a batch, such as embedding tables, and can be trained by these rows: its
+    loss also takes `Rows.values` in such a parameter's place, if the batch has `Rows.index` under the parameter's name."""
+
+    @abc.abstractmethod
+    def row_readers(self, examples: int) -> Mapping[str, RowReader]:
+        """Returns what reads the rows of each such parameter, by the parameter's name.
+
+        Args:
+          examples: of a batch, on all devices.
+        """
 
 
 class HasOutputs(abc.ABC):

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,7 +18,7 @@ from data.features import Feature, Features, lengths
 from data.reading.batches import batch_shapes
 from models.errors import multiples
 from models.families import ModelConfig, family_of
-from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Distils, Model
+from models.protocol import SOFT_TARGETS, Batch, ChecksRows, Distils, Model, RowReader
 from models.sharding.component import Component, make_mesh
 from models.sharding.layout import LayoutError
 from models.sharding.padding import even, padded_shape
@@ -28,7 +28,7 @@ from models.sharding.pipelines.checks import check_pipelines
 from models.sharding.pipelines.gpipe import data_axes, schedules, to_layer_order, to_stage_order
 from models.sharding.pipelines.schedule import Schedule
 from trainers import lora
-from trainers.optimizers import transforms
+from trainers.optimizers import by_rows, transforms
 from trainers.runtime import xla_flags
 from trainers.state import State, in_form
 
@@ -44,6 +44,7 @@ class Plan:
       state: the abstract State.
       shardings: a State of NamedShardings, None without a mesh; they cut some dimensions in unequal parts, where the layout pads.
       statistics: names of the running statistics that each step replaces.
+      by_rows: readers of the parameters of which a step changes the rows alone that its batch reads, by name.
     """
 
     experiment: Experiment
@@ -55,6 +56,7 @@ class Plan:
     state: State
     shardings: Any
     statistics: frozenset[str] = frozenset()
+    by_rows: Mapping[str, RowReader] = dataclasses.field(default_factory=dict)
 
     @functools.cached_property
     def apart(self) -> frozenset[str]:
@@ -138,6 +140,11 @@ class Plan:
         """Splits parameters, or anything by their names, into (those that are trained, those that are not)."""
         changed, kept = ({k: v for k, v in params.items() if (k in self.trained) is side} for side in (True, False))
         return changed, kept
+
+    def optimizer_of(self, names: Iterable[str]) -> optax.GradientTransformation:
+        """Returns the optimizer of some of the trained parameters."""
+        e, infos = self.experiment, {name: self.infos[name] for name in names}
+        return transforms.of_parameters(e.optimizer, infos, e.train.clip_norm, e.train.finetune)
 
     def with_adapters(self, params: dict[str, Any]) -> dict[str, Any]:
         """Returns the parameters as plain arrays, adapters merged."""
@@ -233,7 +240,8 @@ def make_plan(experiment: Experiment, devices: Sequence[Any] | None = None, *, a
     trained -= statistics
     changed = {name: info for name, info in infos.items() if name in trained}
     tx = transforms.make(experiment.optimizer, changed, train.clip_norm, train.finetune)
-    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics)
+    rows = by_rows.readers(experiment, model, changed)
+    plan = Plan(experiment, mesh, model, infos, trained, tx, State(None, None, {}, None), None, statistics, rows)
     state = _shapes(plan)
     shardings = None
     if mesh:

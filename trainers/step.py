@@ -14,6 +14,7 @@ from models.parts.losses import Loss
 from models.protocol import Batch, Context
 from models.sharding.params import with_params
 from models.sharding.pipelines import one_f_one_b
+from trainers.optimizers import by_rows
 from trainers.optimizers.transforms import optimized
 from trainers.plan import Plan
 from trainers.runtime.chips import Options, compile_with, options_for
@@ -49,10 +50,11 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
     def parts(x):  # the microbatch is the inner index, so that rows stay on their devices
         return jnp.moveaxis(x.reshape(x.shape[0] // n, n, *x.shape[1:]), 1, 0)
 
-    features = plan.features()
+    features = {name: (plan.model.scope.at(f.component), f.axes) for name, f in plan.features().items()}
+    features |= {name: (plan.infos[name].scope, (None,)) for name in plan.by_rows}
 
     def accumulate(total, inputs):
-        part = {k: plan.model.scope.at(features[k].component).shard(v, "batch", *features[k].axes) for k, v in inputs[0].items()}
+        part = {k: features[k][0].shard(v, "batch", *features[k][1]) for k, v in inputs[0].items()}
         return jax.tree.map(jnp.add, total, part_gradients(part, dataclasses.replace(context, key=inputs[1]))), None
 
     inputs = ({k: parts(v) for k, v in batch.items()}, context.keys(n))
@@ -63,7 +65,11 @@ def gradients(plan: Plan, params: Any, batch: Batch, context: Context) -> tuple[
 def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     """Returns the jitted step. It donates the state; where loss or gradient is not finite, only the counts change."""
     rate = plan.learning_rate()
-    seed = plan.experiment.train.seed
+    seed, clip_norm = plan.experiment.train.seed, plan.experiment.train.clip_norm
+
+    def whole(tree: dict[str, Any]) -> dict[str, Any]:
+        """Returns what a tree has of parameters that are changed whole."""
+        return {name: x for name, x in tree.items() if name not in plan.by_rows}
 
     def own_sizes(tree: Any, part: str) -> Any:
         return unpadded(tree, getattr(plan.state, part), getattr(plan.shardings, part)) if plan.shardings else tree
@@ -71,12 +77,16 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
     def step(state: State, batch: Batch) -> tuple[State, Metrics]:
         key = jax.random.fold_in(jax.random.key(seed), state.step)
         params = own_sizes(state.params, "params")
-        grads, loss = gradients(plan, params, batch, Context(key, state.step, training=True))
+        rows = {name: reader.read(params[name], batch) for name, reader in plan.by_rows.items()}
+        values, index = ({name: getattr(read, field) for name, read in rows.items()} for field in ("values", "index"))
+        grads, loss = gradients(plan, params | values, batch | index, Context(key, state.step, training=True))
+        summed = {name: reader.summed(rows[name], grads[name]) for name, reader in plan.by_rows.items()}
+        grads, (trained, frozen) = whole(grads), plan.split_trained(whole(params))
         if plan.shardings:  # gradients are cut as their parameters are, however the optimizer's state is cut
-            grads = jax.lax.with_sharding_constraint(grads, plan.split_trained(plan.shardings.params)[0])
-        norm = optax.global_norm(optimized(plan.split_trained(plan.infos)[0], grads))
+            grads = jax.lax.with_sharding_constraint(grads, {name: plan.shardings.params[name] for name in grads})
+        infos = {name: plan.infos[name] for name in grads}
+        norm = optax.global_norm((optimized(infos, grads), [jnp.sqrt(squares) for _, squares in summed.values()]))
         finite = jnp.isfinite(loss.value) & jnp.isfinite(norm)
-        trained, frozen = plan.split_trained(params)
 
         def if_finite(new, old):
             return jax.tree.map(lambda a, b: jnp.where(finite, a, b), new, old)
@@ -85,14 +95,24 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             # `out_shardings` put it back.
             offloads = plan.experiment.execution.offloads_optimizer
             before = own_sizes(on_device(state.optimizer) if offloads else state.optimizer, "optimizer")
-            updates, optimizer = plan.tx.update(grads, before, trained)
+            factor = jnp.ones_like(norm)
+            if summed and clip_norm:  # by the norm of all gradients, after which each optimizer finds nothing to clip in its own
+                factor = jnp.where(norm < clip_norm, 1, clip_norm / norm)
+                grads = jax.tree.map(lambda g: factor * g, grads)
+            own = by_rows.only(before, trained)
+            updates, optimizer = plan.optimizer_of(trained).update(grads, own, trained)
             changed: Any = optax.apply_updates(trained, updates)
             statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
+            changed, optimizer = if_finite((changed | frozen | statistics, optimizer), (whole(params), own))
+            for name, (gradient, _) in summed.items():
+                reader, tx, own = plan.by_rows[name], plan.optimizer_of((name,)), by_rows.only(before, (name,))
+                changed[name], own = by_rows.change(reader, gradient, tx, name, params[name], own, (finite, factor))
+                optimizer = by_rows.joined(optimizer, own)
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
-                params=padded(if_finite(changed | frozen | statistics, params), plan.step_form.params),
-                optimizer=padded(if_finite(optimizer, before), plan.step_form.optimizer),
+                params=padded(changed, plan.step_form.params),
+                optimizer=padded(optimizer, plan.step_form.optimizer),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
             "loss": loss.value,

@@ -196,6 +196,8 @@ def summary(plan: Plan) -> str:
     trained = sum(info.size for info in plan.parameters if info.name in plan.trained)
     if trained < total:
         lines.append(f"{trained:,} of them are trained ({trained / total:.1%})")
+    if plan.by_rows:
+        lines.append(f"of {', '.join(sorted(plan.by_rows))}, a step changes the rows alone that its batch reads")
     if e.train.distillation.teacher:
         lines.append(f"{e.train.distillation.weight:.0%} of each target's mass is as {e.train.distillation.teacher} predicts")
     return "\n".join([*lines, *family_of(e.model).notes(e.model, e.execution)])

@@ -57,6 +57,9 @@ def expanded(block: Example, hotness: Sequence[int], rows: Sequence[int] | None 
             at = int(np.argmax(outside))
             table = int(np.repeat(np.tile(np.arange(len(hotness)), number), counts)[at])
             raise DataError(f"id {ids[at]} is outside table {table} of {limits[at]:,} rows")
+    if len(ids) == number * slots:  # no column is empty
+        filled, weights = ids.astype(np.int32).reshape(number, slots), np.ones((number, slots), np.float32)
+        return {"dense": block["dense"], "ids": filled, "weights": weights, "label": block["label"]}
     columns = np.add.outer(slots * np.arange(number), np.cumsum(hotness) - np.array(hotness)).ravel()
     places = np.repeat(columns - (np.cumsum(counts) - counts), counts) + np.arange(len(ids))
     filled, weights = np.zeros(number * slots, np.int32), np.zeros(number * slots, np.float32)

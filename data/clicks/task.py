@@ -42,6 +42,8 @@ class EmbedsTables(Protocol):
 class ClickTask(Task[ClickData]):
     """Rows of a prepared log (data.clicks.maker)."""
 
+    _random: tuple[ModelConfig, np.ndarray] | None = None
+
     # --- reading ---
 
     def check(self, manifest: Mapping[str, Any], model: ModelConfig) -> None:
@@ -83,10 +85,7 @@ class ClickTask(Task[ClickData]):
 
     def synthetic(self, rng: np.random.Generator, model: ModelConfig) -> Example:
         """Returns a block of rows of random ids and numbers, as a cache has them; a label is likelier where numbers are large."""
-        tables, data = _tables(model), self.data
-        own = [Table(name=f"table_{f}", rows=tables[f].rows, hotness=n) for f, n in enumerate(data.hotness[: len(tables)])]
-        self._check_model(model, own + [Table(name="more", rows=1)] * (len(data.hotness) - len(own)), data.dense, "the data")
-        rows_F = np.array([table.rows for table in own])
+        data, rows_F = self.data, self._rows_of(model)
         # A generator's `integers` with a bound for each number takes four times as long.
         counts_KF = 1 + (rng.random((BLOCK, len(data.hotness))) * np.array(data.hotness)).astype(np.int64)
         limits = np.repeat(np.tile(rows_F, BLOCK), counts_KF.ravel())
@@ -98,6 +97,15 @@ class ClickTask(Task[ClickData]):
             "counts": counts_KF.astype(np.uint8),
             "ids": (rng.random(len(limits)) * limits).astype(np.int32),
         }
+
+    def _rows_of(self, model: ModelConfig) -> np.ndarray:
+        """Returns the rows of each of a model's tables, for random ids; a model is checked once, not with each block of rows."""
+        if self._random is None or self._random[0] is not model:
+            tables, data = _tables(model), self.data
+            own = [Table(name=f"table_{f}", rows=tables[f].rows, hotness=n) for f, n in enumerate(data.hotness[: len(tables)])]
+            self._check_model(model, own + [Table(name="more", rows=1)] * (len(data.hotness) - len(own)), data.dense, "the data")
+            self._random = model, np.array([table.rows for table in own])
+        return self._random[1]
 
     def assets(self, folder: Path | None, model: ModelConfig) -> list[int] | None:
         """Returns the rows of a cache's tables, below which its ids must be."""

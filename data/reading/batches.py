@@ -93,7 +93,8 @@ class Batches:
     def _read(self, step: int) -> Example:
         """Returns the rows of this process, in front of each array."""
         if not self.workers:
-            return self.source.rows([_index(step, i, self.data.batch_size) for i in self._local_rows])
+            first = _index(step, 0, self.data.batch_size)
+            return self.source.rows([first + i for i in self._local_rows])
         if self._ahead is None or self._ahead[0] != step:
             self._ahead = step, _read_ahead(self.source, self._local_rows, step, self.data.batch_size, self.workers)
         rows = next(self._ahead[1])

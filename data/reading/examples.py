@@ -1,8 +1,9 @@
 """Rows by index, from a prepared cache or random, augmented anew each time. No TensorFlow, no JAX."""
 
 import abc
+import bisect
+import functools
 import hashlib
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +36,7 @@ class Source(abc.ABC):
         """Returns the row at a global index: arrays as the features say."""
 
     def rows(self, indices: Sequence[int]) -> Example:
-        """Returns the rows at ascending indices, in front of each array."""
+        """Returns the rows at ascending indices, each another one, in front of each array."""
         return stacked([self.row(index) for index in indices])
 
 
@@ -94,11 +95,13 @@ class AugmentedSource(Source):
         return {name: array[0] for name, array in self.rows([index]).items()}
 
     def rows(self, indices: Sequence[int]) -> Example:
-        size, parts = self.task.rows_per_group, []
-        for group, members in itertools.groupby(indices, lambda index: index // size):
-            places = [index % size for index in members]
-            whole = self._group(group)
-            parts.append(whole if places == [*range(size)] else {name: array[places] for name, array in whole.items()})
+        size, parts, at = self.task.rows_per_group, [], 0
+        while at < len(indices):
+            group = indices[at] // size
+            end = bisect.bisect_left(indices, (group + 1) * size, at)
+            whole, places = self._group(group), [index - group * size for index in indices[at:end]]
+            parts.append(whole if len(places) == size else {name: array[places] for name, array in whole.items()})
+            at = end
         return joined(parts)
 
     def _group(self, group: int) -> Example:
@@ -106,16 +109,33 @@ class AugmentedSource(Source):
         if self._last[0] != group:
             size = self.task.group_size
             rows = [self._augmented(i) for i in range(group * size, (group + 1) * size)]
-            self._last = group, self.task.combine(rows, np.random.default_rng((self.task.data.seed, 2, group)))
+            self._last = group, self.task.combine(rows, _draws(self.task.data.seed, 2, group))
         return self._last[1]
 
     def _augmented(self, index: int) -> Example:
-        rng = np.random.default_rng((self.task.data.seed, 1, index))
         row = self.source.row(index)
         try:
-            return self.task.augment(row, rng, self.assets)
+            return self.task.augment(row, _draws(self.task.data.seed, 1, index), self.assets)
         except DataError as error:
             raise DataError(f"row {index} of cache {self.task.data.cache!r}: {error}") from None
+
+
+class _Draws:
+    """A generator that is made when something is drawn from it: that takes 12 us, and many tasks draw nothing."""
+
+    def __init__(self, *seed: int):
+        self._seed = seed
+
+    @functools.cached_property
+    def _generator(self) -> np.random.Generator:
+        return np.random.default_rng(self._seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._generator, name)
+
+
+def _draws(*seed: int) -> np.random.Generator:
+    return cast(np.random.Generator, _Draws(*seed))
 
 
 def open_source(data: DataConfig, model: ModelConfig) -> Source:

@@ -12,9 +12,10 @@ from flax import nnx
 from models.dlrm.config import DlrmConfig
 from models.dlrm.lookup import look_up
 from models.dlrm.placement import Placement
+from models.dlrm.rows import TableReader
 from models.parts.layers import add_bias, project
 from models.parts.losses import Loss, Ratio, Totals, per
-from models.protocol import Batch, Context, HasOutputs
+from models.protocol import Batch, Context, HasOutputs, ReadsRows
 from models.sharding.component import Component
 from models.sharding.params import Initializer, normal, param, scan, stack_modules, zeros
 
@@ -39,14 +40,25 @@ class Tables(nnx.Module):
                 scale_NR = jnp.where(is_own, rows**-0.5, scale_NR)
             return scale_NR[..., None] * jax.random.uniform(key, shape, dtype, -1.0, 1.0)
 
-        shape = (placement.bins, placement.rows, c.embedding_dim)
-        self.table = param(key, shape, ("bins", "vocab", "embed"), uniform, scope)
+        self.shape = (placement.bins, placement.rows, c.embedding_dim)
+        self.table = param(key, self.shape, ("bins", "vocab", "embed"), uniform, scope)
+
+    @property
+    def name(self) -> str:
+        """The name of the table among the model's parameters."""
+        return f"{self.scope.path}.table"
+
+    def reader(self, examples: int) -> TableReader:
+        """Returns what reads the rows of batches of so many examples."""
+        return TableReader(self.placement, self.shape, examples, self.scope)
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns [B, F, M], a vector for each table of the group."""
         columns = np.array(self.placement.columns)
         ids_BS, weights_BS = batch["ids"][:, columns], batch["weights"][:, columns]
         with jax.named_scope(self.scope.path):  # by which a program's readers know whose exchanges these are
+            if self.name in batch:  # rows that were read before, in the table's place
+                return self.reader(len(ids_BS)).look_up(self.table[...], batch[self.name], weights_BS)
             return look_up(self.table[...], ids_BS, weights_BS, self.placement, self.scope)
 
 
@@ -116,7 +128,7 @@ def dot_products(x_BFM: jax.Array) -> jax.Array:
     return jnp.einsum("BFM,BGM->BFG", x_BFM, x_BFM)[:, first, second]
 
 
-class Dlrm(nnx.Module, HasOutputs):
+class Dlrm(nnx.Module, HasOutputs, ReadsRows):
     """Dense numbers by a network, ids by tables, the interaction of their vectors, and a network to the logit of a click."""
 
     coupled = ()
@@ -132,6 +144,11 @@ class Dlrm(nnx.Module, HasOutputs):
 
         self.cross = stack_modules(layer, k3, c.cross_layers) if c.interaction == "cross" else None
         self.top = Mlp(c.interacting, c.top, k4, scope / "top")
+
+    def row_readers(self, examples: int) -> dict[str, TableReader]:
+        """Returns what reads the rows of each group of tables."""
+        groups = [getattr(self.tables, name) for name in self.tables.groups]
+        return {group.name: group.reader(examples) for group in groups}
 
     def __call__(self, batch: Batch) -> jax.Array:
         """Returns the logits [B] of a click, float32 at least."""

@@ -69,7 +69,19 @@ def make(
         (models.sharding.params.param) have no state, and their gradients no part in the norm.
       clip_norm: global norm to which gradients are clipped first; 0 does not clip.
       finetune: how many of the lowest layers get no update, and a factor of the updates of components that start fresh.
+
+    Raises:
+      ConfigError: a path that no trained parameter's component has.
     """
+    if isinstance(config, settings.ByComponent):
+        _check_paths(config, optimized(infos, infos))
+    return of_parameters(config, infos, clip_norm, finetune)
+
+
+def of_parameters(
+    config: settings.Optimizer, infos: PyTree, clip_norm: float, finetune: Finetuning
+) -> optax.GradientTransformation:
+    """Returns what `make` does for some of the parameters; its state is what `make`'s has of them (by_rows.py)."""
     everything, infos = infos, optimized(infos, infos)
     parts = [by_component(config, infos)] if isinstance(config, settings.ByComponent) else rule(config, infos)
     clip = [optax.clip_by_global_norm(clip_norm)] if clip_norm else []
@@ -87,6 +99,8 @@ def rule(config: settings.Rule, infos: PyTree) -> list[optax.GradientTransformat
             parts = [adafactor.transformation(config, infos, per_tensor(adafactor.definition(config), infos))]
         case settings.AdamW():
             parts = [optax.scale_by_adam(config.b1, config.b2, config.eps), decay_matrices(config, infos)]
+        case settings.LazyAdam():  # of the rows that it is applied to (trainers/optimizers/by_rows.py)
+            parts = [optax.scale_by_adam(config.b1, config.b2, config.eps)]
         case settings.Lamb():
             parts = [
                 optax.scale_by_adam(config.b1, config.b2, config.eps),
@@ -100,24 +114,37 @@ def rule(config: settings.Rule, infos: PyTree) -> list[optax.GradientTransformat
     return [*parts, optax.scale_by_learning_rate(learning_rate(config.schedule))]
 
 
-def by_component(config: settings.ByComponent, infos: PyTree) -> optax.GradientTransformation:
-    """Returns the optimizers of components, each for its own parameters; the state is a tuple of theirs, `others` first.
+def rule_of(config: settings.Optimizer, info: ParamInfo) -> settings.Rule:
+    """Returns the optimizer of a parameter."""
+    if not isinstance(config, settings.ByComponent):
+        return config
+    return {"": config.others, **_rules(config)}[_path_of(config, info)]
 
-    Raises:
-      ConfigError: a path that no trained parameter's component has.
-    """
-    paths = {part.path: part.rule for part in config.components}
 
-    def of(info: ParamInfo) -> str:
-        place = f"{info.scope.path}."
-        return max((path for path in paths if place.startswith(f"{path}.")), key=len, default="")
+def _rules(config: settings.ByComponent) -> dict[str, settings.Rule]:
+    return {part.path: part.rule for part in config.components}
 
-    owned = {path: {name: info for name, info in infos.items() if of(info) == path} for path in ("", *paths)}
-    for path in paths:
-        if not owned[path]:
+
+def _path_of(config: settings.ByComponent, info: ParamInfo) -> str:
+    """Returns the path of the component whose optimizer a parameter has; "" for that of all others."""
+    place = f"{info.scope.path}."
+    return max((path for path in _rules(config) if place.startswith(f"{path}.")), key=len, default="")
+
+
+def _check_paths(config: settings.ByComponent, infos: PyTree) -> None:
+    """Raises ConfigError for a path that no trained parameter's component has."""
+    used = {_path_of(config, info) for info in infos.values()}
+    for path in _rules(config):
+        if path not in used:
             known = {info.scope.path for info in infos.values()}
             raise ConfigError(f"optimizer.components: no trained parameter in {path!r}{nearest(path, known)}")
-    members = [(owned[path], optax.chain(*rule(r, owned[path]))) for path, r in {"": config.others, **paths}.items()]
+
+
+def by_component(config: settings.ByComponent, infos: PyTree) -> optax.GradientTransformation:
+    """Returns the optimizers of components, each for its own parameters; the state is a tuple of theirs, `others` first."""
+    rules = {"": config.others, **_rules(config)}
+    owned = {path: {name: info for name, info in infos.items() if _path_of(config, info) == path} for path in rules}
+    members = [(owned[path], optax.chain(*rule(r, owned[path]))) for path, r in rules.items()]
 
     def own(tree: Any, names: Any) -> Any:
         return {name: tree[name] for name in names}
