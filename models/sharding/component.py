@@ -56,6 +56,11 @@ class Component:
         """Returns whether the mesh's devices are TPUs, including those of a TPU that is only compiled for."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
 
+    @property
+    def on_one_cpu(self) -> bool:
+        """Returns whether the mesh is a single CPU device."""
+        return self.mesh is not None and self.mesh.size == 1 and self.mesh.devices.flat[0].platform == "cpu"
+
     def num_shards(self, name: str) -> int:
         """Returns the number of shards into which the layout cuts dimensions of this name."""
         return self.layout.num_shards(self.layout.resolve(self.path).get(name, ()))
