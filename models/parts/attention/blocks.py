@@ -1,7 +1,7 @@
 """Attention by whole rows, by blocks of queries in long causal rows, or by heads on a CPU, with a gradient of its own.
 
-B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head. By heads: P heads of keys and values of all rows
-(B * G), X blocks of queries, H heads of queries that read the same keys (N / G).
+B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head. By heads: P heads of keys and values of all
+rows (B * G), X blocks of queries, H heads of queries that read the same keys (N / G).
 """
 
 import functools
@@ -119,6 +119,12 @@ def is_by_head(length: int, keys: int, mask: AttentionMask, scope: Component) ->
     return scope.on_one_cpu and length * keys >= LOGITS and not mask.causal and not mask.hypotheses and mask.only_BLS is None
 
 
+def queries_at_once(length: int) -> int:
+    """Returns how many queries of a head are taken at once: at most QUERIES, which divide the row, or all if those are few."""
+    block = max(n for n in range(1, min(length, QUERIES) + 1) if length % n == 0)
+    return block if 4 * block >= QUERIES else length  # products with few rows are slow
+
+
 def attend_by_head(
     logits: Callable[..., jax.Array], q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, mask: AttentionMask
 ) -> tuple[jax.Array, jax.Array]:
@@ -127,8 +133,7 @@ def attend_by_head(
     Logits are not kept: the backward pass computes them again (FlashAttention-2, arXiv 2307.08691, algorithm 2).
     """
     (b, length, heads, size), (_, keys, groups, _) = q_BLND.shape, k_BSGD.shape
-    block = max(n for n in range(1, min(length, QUERIES) + 1) if length % n == 0)
-    block = block if 4 * block >= QUERIES else length  # of few queries products are slow
+    block = queries_at_once(length)
     q_PXLHD = q_BLND.reshape(b, -1, block, groups, heads // groups, size).transpose(0, 3, 1, 2, 4, 5)
     q_PXLHD = q_PXLHD.reshape(b * groups, *q_PXLHD.shape[2:])
     k_PSD, v_PSD = (x.swapaxes(1, 2).reshape(b * groups, keys, -1) for x in (k_BSGD, v_BSGD))

@@ -102,11 +102,11 @@ def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), got, want)
 
 
-@pytest.mark.parametrize("queries", [16, 48, 17])
+@pytest.mark.parametrize("queries", [16, 48, 64])
 @pytest.mark.parametrize("window", [0, 9])
 def test_heads_one_after_the_other_are_plain_attention(queries, window, float64, monkeypatch):
-    """On a CPU long rows are attended to by heads, 16 queries at a time, or all 64 where 17 do not divide them and few would: values
-    and gradients of packed rows with shared heads and windows are those of whole rows, to 1e-12, and so are sums of exponentials."""
+    """On a CPU long rows are attended to by heads, 16, 32 or all 64 queries at a time: values and gradients of packed rows with
+    shared heads and windows are those of whole rows, to 1e-12, and so are sums of exponentials."""
     monkeypatch.setattr(blocks, "QUERIES", queries)
     monkeypatch.setattr(blocks, "LOGITS", 64 * 64)
     segments_BL = jnp.asarray(SEGMENTS_BL)
@@ -129,7 +129,9 @@ def test_heads_one_after_the_other_are_plain_attention(queries, window, float64,
 
 
 def test_which_rows_are_attended_to_by_heads():
-    """Long rows without a causal mask on one CPU: not short ones, causal ones, those of two devices, and queries that are decoded."""
+    """Long rows without a causal mask on one CPU: not short ones, causal ones and those of two devices. Of 1,500 queries 500 are
+    taken at once, and all of 1,499, a prime number."""
+    assert [blocks.queries_at_once(n) for n in (1500, 1024, 1499)] == [500, 512, 1499]
     one = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
     two = Component(LAYOUTS["data_parallel"](2, 1), mesh=make_mesh(LAYOUTS["data_parallel"](2, 1), jax.devices()[:2]))
     ones_1L = jnp.ones((1, 1), jnp.int32)
