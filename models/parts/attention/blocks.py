@@ -143,7 +143,8 @@ def attend_by_head(
         rows = [jnp.repeat(jnp.broadcast_to(x, (b, *x.shape[1:])), groups, axis=0) for x in xs]
         return jnp.stack(rows, axis=1)[:, :, None]  # [P, X, 1, ...]: each a mask of one row
 
-    out_PXLHD, mass_PXHL = _by_head(logits, q_PXLHD, k_PSD, v_PSD, jax.tree.map(of_heads, *parts))
+    outputs: Any = _by_head(logits, q_PXLHD, k_PSD, v_PSD, jax.tree.map(of_heads, *parts))
+    out_PXLHD, mass_PXHL = outputs
     out_BXLGHD = out_PXLHD.reshape(b, groups, *out_PXLHD.shape[1:]).transpose(0, 2, 3, 1, 4, 5)
     return out_BXLGHD.reshape(b, length, heads, -1), mass_PXHL.swapaxes(1, 2).reshape(b, heads, length)
 
@@ -164,8 +165,8 @@ def _by_head_fwd(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: ja
 
         return jax.lax.map(of_block, (q_XLHD, mask))
 
-    out_PXLHD, mass_PXHL = jax.lax.map(of_head, (q_PXLHD, k_PSD, v_PSD, mask))
-    return (out_PXLHD, mass_PXHL), (q_PXLHD, k_PSD, v_PSD, mask, out_PXLHD, mass_PXHL)
+    outputs: Any = jax.lax.map(of_head, (q_PXLHD, k_PSD, v_PSD, mask))
+    return outputs, (q_PXLHD, k_PSD, v_PSD, mask, *outputs)
 
 
 def _by_head_bwd(logits: Callable[..., jax.Array], saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
