@@ -84,16 +84,22 @@ def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array 
 
 
 def _softmax_mix_fwd(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[Any, Any]:
-    v_BGSD, wide = v_BSGD.swapaxes(1, 2), logits_BNLS.dtype
+    v_BGSD = v_BSGD.swapaxes(1, 2)
+    out_BNLD, top_BNL1, total_BNL1, mass_BNLS = _mixed(logits_BNLS, v_BGSD, kept_BNLS)
+    log_mass_BNL = (top_BNL1 + jnp.log(total_BNL1))[..., 0]
+    return (out_BNLD.swapaxes(1, 2), log_mass_BNL), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+
+
+def _mixed(logits_BNLS: jax.Array, v_BGSD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Returns (softmax(logits) v [B, N, L, D], the largest logits [B, N, L, 1], sums of the exponentials of logits less these,
+    and the exponentials themselves)."""
     top_BNL1 = jnp.max(logits_BNLS, axis=-1, keepdims=True)
     mass_BNLS = jnp.exp(logits_BNLS - top_BNL1)
     total_BNL1 = jnp.sum(mass_BNLS, axis=-1, keepdims=True)
-    mass_BNLS = mass_BNLS.astype(v_BSGD.dtype)
+    mass_BNLS = mass_BNLS.astype(v_BGSD.dtype)
     used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
-    mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, wide)
-    out_BNLD = (mixed_BNLD / total_BNL1).astype(v_BSGD.dtype)
-    log_mass_BNL = (top_BNL1 + jnp.log(total_BNL1))[..., 0]
-    return (out_BNLD.swapaxes(1, 2), log_mass_BNL), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+    mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, logits_BNLS.dtype)
+    return (mixed_BNLD / total_BNL1).astype(v_BGSD.dtype), top_BNL1, total_BNL1, mass_BNLS
 
 
 def _softmax_mix_bwd(saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, None]:
@@ -144,8 +150,8 @@ def attend_by_head(
         return jnp.stack(rows, axis=1)[:, :, None]  # [P, X, 1, ...]: each a mask of one row
 
     outputs: Any = _by_head(logits, q_PXLHD, k_PSD, v_PSD, jax.tree.map(of_heads, *parts))
-    out_PXLHD, mass_PXHL = outputs
-    out_BXLGHD = out_PXLHD.reshape(b, groups, *out_PXLHD.shape[1:]).transpose(0, 2, 3, 1, 4, 5)
+    out_PXHLD, mass_PXHL = outputs
+    out_BXLGHD = out_PXHLD.reshape(b, groups, *out_PXHLD.shape[1:]).transpose(0, 2, 4, 1, 3, 5)
     return out_BXLGHD.reshape(b, length, heads, -1), mass_PXHL.swapaxes(1, 2).reshape(b, heads, length)
 
 
@@ -161,29 +167,31 @@ def _by_head_fwd(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: ja
         def of_block(block: Any) -> Any:
             q_LHD, mask = block
             logits_1HLS = logits(q_LHD[None], k_SD[None, :, None], None, mask)
-            return jax.tree.map(lambda x: x[0], softmax_mix(logits_1HLS, v_SD[None, :, None], None))
+            return tuple(x[0] for x in _mixed(logits_1HLS, v_SD[None, None], None)[:3])
 
         return jax.lax.map(of_block, (q_XLHD, mask))
 
     outputs: Any = jax.lax.map(of_head, (q_PXLHD, k_PSD, v_PSD, mask))
-    return outputs, (q_PXLHD, k_PSD, v_PSD, mask, *outputs)
+    out_PXHLD, top_PXHL1, total_PXHL1 = outputs
+    log_mass_PXHL = (top_PXHL1 + jnp.log(total_PXHL1))[..., 0]
+    return (out_PXHLD, log_mass_PXHL), (q_PXLHD, k_PSD, v_PSD, mask, *outputs)
 
 
 def _by_head_bwd(logits: Callable[..., jax.Array], saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
     def of_head(head: Any) -> Any:
         (q_XLHD, k_SD, v_SD, *of_queries), grads = head
-        k_1S1D, v_1S1D = k_SD[None, :, None], v_SD[None, :, None]
+        k_1S1D = k_SD[None, :, None]
 
         def of_block(sums: Any, block: Any) -> Any:
-            q_LHD, mask, out_LHD, mass_HL, (grad_LHD, grad_HL) = block
+            q_LHD, mask, out_HLD, top_HL1, total_HL1, (grad_HLD, grad_HL) = block
             logits_1HLS, pull = jax.vjp(lambda q, k: logits(q, k, None, mask), q_LHD[None], k_1S1D)
-            probs_1HLS = jnp.exp(logits_1HLS - mass_HL[None, ..., None])
+            # Not by the logarithm of the mass, which is lost in -1e9, the logits of a query that sees no key.
+            probs_1HLS = jnp.exp(logits_1HLS - top_HL1[None]) / total_HL1[None]
             wide = probs_1HLS.dtype
-            along_HL = jnp.sum(grad_LHD.astype(wide) * out_LHD.astype(wide), axis=-1).T - grad_HL
-            grad_1HLD = grad_LHD.swapaxes(0, 1)[None]
-            grad_v_11SD = product("BGHLS,BGHLD->BGSD", 1, probs_1HLS.astype(grad_LHD.dtype), grad_1HLD, wide)
-            grad_1HLS = product("BGHLD,BGSD->BGHLS", 1, grad_1HLD, v_1S1D.swapaxes(1, 2), wide)
-            grad_q_1LHD, grad_k_1S1D = pull(probs_1HLS * (grad_1HLS - along_HL[None, ..., None]))
+            along_HL1 = jnp.sum(grad_HLD.astype(wide) * out_HLD.astype(wide), axis=-1, keepdims=True) - grad_HL[..., None]
+            grad_v_11SD = product("BGHLS,BGHLD->BGSD", 1, probs_1HLS.astype(grad_HLD.dtype), grad_HLD[None], wide)
+            grad_1HLS = product("BGHLD,BGSD->BGHLS", 1, grad_HLD[None], v_SD[None, None], wide)
+            grad_q_1LHD, grad_k_1S1D = pull(probs_1HLS * (grad_1HLS - along_HL1[None]))
             return (sums[0] + grad_k_1S1D[0, :, 0], sums[1] + grad_v_11SD[0, 0]), grad_q_1LHD[0]
 
         zeros = tuple(jnp.zeros_like(x, grads[1].dtype) for x in (k_SD, v_SD))
