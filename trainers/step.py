@@ -85,21 +85,14 @@ def train_step(plan: Plan) -> Callable[[State, Batch], tuple[State, Metrics]]:
             # `out_shardings` put it back.
             offloads = plan.experiment.execution.offloads_optimizer
             before = own_sizes(on_device(state.optimizer) if offloads else state.optimizer, "optimizer")
-
-            def updated(trained: Any, before: Any, grads: Any) -> Any:
-                updates, optimizer = plan.tx.update(grads, before, trained)
-                return optax.apply_updates(trained, updates), optimizer
-
-            if plan.model.scope.on_one_cpu:  # choosing number by number takes twice as long there, with copies of moments
-                changed, optimizer = jax.lax.cond(finite, updated, lambda *old: old[:2], trained, before, grads)
-            else:
-                changed, optimizer = if_finite(updated(trained, before, grads), (trained, before))
-            statistics = {name: if_finite(x, params[name]) for name, x in loss.statistics.items() if name in plan.statistics}
+            updates, optimizer = plan.tx.update(grads, before, trained)
+            changed: Any = optax.apply_updates(trained, updates)
+            statistics = {name: x for name, x in loss.statistics.items() if name in plan.statistics}
             new = State(
                 step=state.step + 1,
                 skipped=state.skipped + ~finite,
-                params=padded(changed | frozen | statistics, plan.step_form.params),
-                optimizer=padded(optimizer, plan.step_form.optimizer),
+                params=padded(if_finite(changed | frozen | statistics, params), plan.step_form.params),
+                optimizer=padded(if_finite(optimizer, before), plan.step_form.optimizer),
             )
         metrics = {name: ratio.value for name, ratio in loss.metrics.items()} | {
             "loss": loss.value,
