@@ -216,12 +216,15 @@ class _Way:
             return jax.vjp(functools.partial(self.convolved, images), filter_hwCO)[1](dy_BHWO)[0]
 
         def multiplied(x_BHWC: jax.Array, dy_BHWO: jax.Array) -> jax.Array:
-            """A product for each tap: XLA's CPU compiler takes 2.5 times as long for a convolution over all positions."""
-            (_, h, w, c), (kh, kw), d = x_BHWC.shape, self.size, self.dilation
-            padded = jnp.pad(x_BHWC, ((0, 0), *((reach, reach) for reach in self.reach), (0, 0)))
-            taps = [padded[:, i * d : i * d + h, j * d : j * d + w] for i in range(kh) for j in range(kw)]
-            dy_PO = dy_BHWO.reshape(-1, dy_BHWO.shape[-1])
-            return jnp.stack([tap.reshape(-1, c).T @ dy_PO for tap in taps]).reshape(filter_hwCO.shape)
+            """A product for each column of taps, all rows of it at once: on CPUs a convolution over all positions takes 1.4 times
+            as long, a product for each tap 1.3 times (scripts/lab/xla_cpu.py). The first factor is transposed once, for all."""
+            (_, h, w, c), (kh, kw), d, (above, before) = x_BHWC.shape, self.size, self.dilation, self.reach
+            x_CBHW = jnp.pad(x_BHWC.transpose(3, 0, 1, 2), ((0, 0), (0, 0), (above, above), (0, 0)))
+            dy_BHWO = jnp.pad(dy_BHWO, ((0, 0), (0, 0), (before, before), (0, 0)))
+            x_XP = jnp.concatenate([x_CBHW[:, :, i * d : i * d + h] for i in range(kh)]).reshape(kh * c, -1)
+            # What a tap on the right meets lies to the left of its output.
+            columns = [dy_BHWO[:, :, j * d : j * d + w].reshape(x_XP.shape[1], -1) for j in reversed(range(kw))]
+            return jnp.stack([(x_XP @ dy_PO).reshape(kh, c, -1) for dy_PO in columns], axis=1)
 
         if self.shards != (1, 1) or min(filter_hwCO.shape[2:]) < NARROW:
             return convolved(images, dy_BHWO)

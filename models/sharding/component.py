@@ -61,6 +61,11 @@ class Component:
         """Returns whether the mesh's devices are CPUs."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"
 
+    @property
+    def on_one_cpu(self) -> bool:
+        """Returns whether the mesh is a single CPU device."""
+        return self.on_cpu and self.mesh is not None and self.mesh.size == 1
+
     def num_shards(self, name: str) -> int:
         """Returns the number of shards into which the layout cuts dimensions of this name."""
         return self.layout.num_shards(self.layout.resolve(self.path).get(name, ()))

@@ -1,8 +1,10 @@
-"""Attention by whole rows or, in long causal rows, by blocks of queries, with a gradient of its own.
+"""Attention by whole rows, by blocks of queries in long causal rows, or by heads on a CPU, with a gradient of its own.
 
-B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head.
+B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head. By heads: P heads of keys and values of all
+rows (B * G), X blocks of queries, H heads of queries that read the same keys (N / G).
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -15,6 +17,9 @@ from models.parts.layers import draw_seeds, dropped
 from models.sharding.component import Component
 
 BLOCK = 256  # queries
+# Logits of a head from which on a CPU takes one head after the other, and how many queries of it at a time: theirs (3 MB of 1,500
+# keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
+LOGITS, QUERIES = 2**20, 512
 
 
 def attend(
@@ -37,6 +42,8 @@ def attend(
       scope: the component, whose mesh and layout decide about blocks.
       rate: of dropout on probabilities, without a key none.
     """
+    if table is None and (key is None or rate == 0) and is_by_head(q_BLND.shape[1], k_BSGD.shape[1], mask, scope):
+        return attend_by_head(logits, q_BLND, k_BSGD, v_BSGD, mask)
     parts, length, keys, seeds = [], q_BLND.shape[1], k_BSGD.shape[1], None
     if key is not None and rate > 0:
         seeds = draw_seeds(key, (q_BLND.shape[0], q_BLND.shape[2], length))
@@ -77,16 +84,22 @@ def softmax_mix(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array 
 
 
 def _softmax_mix_fwd(logits_BNLS: jax.Array, v_BSGD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[Any, Any]:
-    v_BGSD, wide = v_BSGD.swapaxes(1, 2), logits_BNLS.dtype
+    v_BGSD = v_BSGD.swapaxes(1, 2)
+    out_BNLD, top_BNL1, total_BNL1, mass_BNLS = _mixed(logits_BNLS, v_BGSD, kept_BNLS)
+    log_mass_BNL = (top_BNL1 + jnp.log(total_BNL1))[..., 0]
+    return (out_BNLD.swapaxes(1, 2), log_mass_BNL), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+
+
+def _mixed(logits_BNLS: jax.Array, v_BGSD: jax.Array, kept_BNLS: jax.Array | None) -> tuple[jax.Array, ...]:
+    """Returns (softmax(logits) v [B, N, L, D], the largest logits [B, N, L, 1], sums of the exponentials of logits less these,
+    and the exponentials themselves)."""
     top_BNL1 = jnp.max(logits_BNLS, axis=-1, keepdims=True)
     mass_BNLS = jnp.exp(logits_BNLS - top_BNL1)
     total_BNL1 = jnp.sum(mass_BNLS, axis=-1, keepdims=True)
-    mass_BNLS = mass_BNLS.astype(v_BSGD.dtype)
+    mass_BNLS = mass_BNLS.astype(v_BGSD.dtype)
     used_BNLS = mass_BNLS if kept_BNLS is None else mass_BNLS * kept_BNLS
-    mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, wide)
-    out_BNLD = (mixed_BNLD / total_BNL1).astype(v_BSGD.dtype)
-    log_mass_BNL = (top_BNL1 + jnp.log(total_BNL1))[..., 0]
-    return (out_BNLD.swapaxes(1, 2), log_mass_BNL), (mass_BNLS, total_BNL1, v_BGSD, kept_BNLS, out_BNLD)
+    mixed_BNLD = product("BGHLS,BGSD->BGHLD", v_BGSD.shape[1], used_BNLS, v_BGSD, logits_BNLS.dtype)
+    return (mixed_BNLD / total_BNL1).astype(v_BGSD.dtype), top_BNL1, total_BNL1, mass_BNLS
 
 
 def _softmax_mix_bwd(saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, None]:
@@ -105,3 +118,87 @@ def _softmax_mix_bwd(saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[ja
 
 
 softmax_mix.defvjp(_softmax_mix_fwd, _softmax_mix_bwd)
+
+
+def is_by_head(length: int, keys: int, mask: AttentionMask, scope: Component) -> bool:
+    """Returns whether rows are attended to by heads: long ones on a single CPU, unless blocks of causal rows spare more."""
+    return scope.on_one_cpu and length * keys >= LOGITS and not mask.causal and not mask.hypotheses and mask.only_BLS is None
+
+
+def queries_at_once(length: int) -> int:
+    """Returns how many queries of a head are taken at once: at most QUERIES, which divide the row, or all if those are few."""
+    block = max(n for n in range(1, min(length, QUERIES) + 1) if length % n == 0)
+    return block if 4 * block >= QUERIES else length  # products with few rows are slow
+
+
+def attend_by_head(
+    logits: Callable[..., jax.Array], q_BLND: jax.Array, k_BSGD: jax.Array, v_BSGD: jax.Array, mask: AttentionMask
+) -> tuple[jax.Array, jax.Array]:
+    """Returns what `attend` does, without a table and dropout, from one head of keys and values after the other.
+
+    Logits are not kept: the backward pass computes them again (FlashAttention-2, arXiv 2307.08691, algorithm 2).
+    """
+    (b, length, heads, size), (_, keys, groups, _) = q_BLND.shape, k_BSGD.shape
+    block = queries_at_once(length)
+    q_PXLHD = q_BLND.reshape(b, -1, block, groups, heads // groups, size).transpose(0, 3, 1, 2, 4, 5)
+    q_PXLHD = q_PXLHD.reshape(b * groups, *q_PXLHD.shape[2:])
+    k_PSD, v_PSD = (x.swapaxes(1, 2).reshape(b * groups, keys, -1) for x in (k_BSGD, v_BSGD))
+    parts = [mask.part(start, start + block, keys) for start in range(0, length, block)]
+
+    def of_heads(*xs: jax.Array) -> jax.Array:
+        rows = [jnp.repeat(jnp.broadcast_to(x, (b, *x.shape[1:])), groups, axis=0) for x in xs]
+        return jnp.stack(rows, axis=1)[:, :, None]  # [P, X, 1, ...]: each a mask of one row
+
+    outputs: Any = _by_head(logits, q_PXLHD, k_PSD, v_PSD, jax.tree.map(of_heads, *parts))
+    out_PXHLD, mass_PXHL = outputs
+    out_BXLGHD = out_PXHLD.reshape(b, groups, *out_PXHLD.shape[1:]).transpose(0, 2, 4, 1, 3, 5)
+    return out_BXLGHD.reshape(b, length, heads, -1), mass_PXHL.swapaxes(1, 2).reshape(b, heads, length)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _by_head(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
+    return _by_head_fwd(logits, q_PXLHD, k_PSD, v_PSD, mask)[0]
+
+
+def _by_head_fwd(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
+    def of_head(head: Any) -> Any:
+        q_XLHD, k_SD, v_SD, mask = head
+
+        def of_block(block: Any) -> Any:
+            q_LHD, mask = block
+            logits_1HLS = logits(q_LHD[None], k_SD[None, :, None], None, mask)
+            return tuple(x[0] for x in _mixed(logits_1HLS, v_SD[None, None], None)[:3])
+
+        return jax.lax.map(of_block, (q_XLHD, mask))
+
+    outputs: Any = jax.lax.map(of_head, (q_PXLHD, k_PSD, v_PSD, mask))
+    out_PXHLD, top_PXHL1, total_PXHL1 = outputs
+    log_mass_PXHL = (top_PXHL1 + jnp.log(total_PXHL1))[..., 0]
+    return (out_PXHLD, log_mass_PXHL), (q_PXLHD, k_PSD, v_PSD, mask, *outputs)
+
+
+def _by_head_bwd(logits: Callable[..., jax.Array], saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
+    def of_head(head: Any) -> Any:
+        (q_XLHD, k_SD, v_SD, *of_queries), grads = head
+        k_1S1D = k_SD[None, :, None]
+
+        def of_block(sums: Any, block: Any) -> Any:
+            q_LHD, mask, out_HLD, top_HL1, total_HL1, (grad_HLD, grad_HL) = block
+            logits_1HLS, pull = jax.vjp(lambda q, k: logits(q, k, None, mask), q_LHD[None], k_1S1D)
+            # Not by the logarithm of the mass, which is lost in -1e9, the logits of a query that sees no key.
+            probs_1HLS = jnp.exp(logits_1HLS - top_HL1[None]) / total_HL1[None]
+            wide = probs_1HLS.dtype
+            along_HL1 = jnp.sum(grad_HLD.astype(wide) * out_HLD.astype(wide), axis=-1, keepdims=True) - grad_HL[..., None]
+            grad_v_11SD = product("BGHLS,BGHLD->BGSD", 1, probs_1HLS.astype(grad_HLD.dtype), grad_HLD[None], wide)
+            grad_1HLS = product("BGHLD,BGSD->BGHLS", 1, grad_HLD[None], v_SD[None, None], wide)
+            grad_q_1LHD, grad_k_1S1D = pull(probs_1HLS * (grad_1HLS - along_HL1[None]))
+            return (sums[0] + grad_k_1S1D[0, :, 0], sums[1] + grad_v_11SD[0, 0]), grad_q_1LHD[0]
+
+        zeros = tuple(jnp.zeros_like(x, grads[1].dtype) for x in (k_SD, v_SD))
+        sums, grad_q_XLHD = jax.lax.scan(of_block, zeros, (q_XLHD, *of_queries, grads))
+        return grad_q_XLHD, *(x.astype(k_SD.dtype) for x in sums)
+
+    return *jax.lax.map(of_head, (saved, grads)), None
+
+
+_by_head.defvjp(_by_head_fwd, _by_head_bwd)

@@ -102,6 +102,44 @@ def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), got, want)
 
 
+@pytest.mark.parametrize("queries", [16, 48, 64])
+@pytest.mark.parametrize("window", [0, 9])
+def test_heads_one_after_the_other_are_plain_attention(queries, window, float64, monkeypatch):
+    """On a CPU long rows are attended to by heads, 16, 32 or all 64 queries at a time: values and gradients of packed rows with
+    shared heads and windows are those of whole rows, to 1e-12, padding's too, and so are sums of exponentials."""
+    monkeypatch.setattr(blocks, "QUERIES", queries)
+    monkeypatch.setattr(blocks, "LOGITS", 64 * 64)
+    segments_BL = jnp.asarray(SEGMENTS_BL)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL).within(window)
+    cpu = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    logits = functools.partial(masked_logits, limit=2.0, max_distance=0)
+
+    def total(scope, q, k, v):
+        y_BLND, mass_BNL = blocks.attend(logits, q, k, v, None, mask, scope)
+        return jnp.sum(jnp.sin(y_BLND)) + jnp.sum(jnp.sin(mass_BNL)), (y_BLND, mass_BNL)
+
+    assert blocks.is_by_head(64, 64, mask, cpu) and not blocks.is_by_head(64, 64, mask, ALONE)
+    want, got = (
+        jax.jit(jax.value_and_grad(functools.partial(total, scope), argnums=(0, 1, 2), has_aux=True))(*vectors())
+        for scope in (ALONE, cpu)
+    )
+    jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), got, want)
+
+
+def test_which_rows_are_attended_to_by_heads():
+    """Long rows without a causal mask on one CPU: not short ones, causal ones and those of two devices. Of 1,500 queries 500 are
+    taken at once, and all of 1,499, a prime number."""
+    assert [blocks.queries_at_once(n) for n in (1500, 1024, 1499)] == [500, 512, 1499]
+    one = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
+    two = Component(LAYOUTS["data_parallel"](2, 1), mesh=make_mesh(LAYOUTS["data_parallel"](2, 1), jax.devices()[:2]))
+    ones_1L = jnp.ones((1, 1), jnp.int32)
+    whole, causal = (AttentionMask.for_rows(ones_1L, ones_1L, causal=causal) for causal in (False, True))
+    assert blocks.is_by_head(1500, 1500, whole, one)
+    assert not blocks.is_by_head(64, 1500, whole, one)
+    assert not blocks.is_by_head(1500, 1500, causal, one)
+    assert not blocks.is_by_head(1500, 1500, whole, two)
+
+
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
     """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients; what dropout

@@ -95,6 +95,26 @@ def test_any_size_dilation_and_grid_is_that_of_one_device(grid, part, dilation, 
     assert sent(result[1]) <= shard * (across + down)
 
 
+@pytest.mark.parametrize("dilation", [1, 2, 7])
+@pytest.mark.parametrize("size", [(3, 3), (5, 3), (1, 5)])
+def test_gradients_of_wide_filters_are_those_of_a_convolution(size, dilation):
+    """From `NARROW` channels on a CPU computes them by products: of tall, wide and square filters, and taps off the image."""
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(2, 5, 6, convolution.NARROW)), rng.normal(size=(*size, convolution.NARROW, convolution.NARROW + 1))
+
+    def plain(x: jax.Array, w: jax.Array) -> jax.Array:
+        padding = [(n // 2 * dilation, n // 2 * dilation) for n in size]
+        forms = ("NHWC", "HWIO", "NHWC")
+        return jax.lax.conv_general_dilated(x, w, (1, 1), padding, rhs_dilation=(dilation, dilation), dimension_numbers=forms)
+
+    want, have = (
+        jax.jit(jax.grad(lambda x, w, f=f: jnp.sum(jnp.sin(f(x, w))), argnums=(0, 1)))(x, w)
+        for f in (plain, functools.partial(convolution.convolve, scope=ALONE, dilation=dilation))
+    )
+    for a, b in zip(have, want, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
+
+
 @pytest.mark.parametrize("grid", TURNED)
 def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     """At every dilation from a shard's rows on it is the same, or less where a tap leaves the image; plainly written, the image
