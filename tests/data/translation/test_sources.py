@@ -1,4 +1,5 @@
 from data.packages.fetch import Package
+from data.translation.catalogues import every
 from data.translation.sources import CATALOGUES
 from tests.helpers.archives import tarball
 from tests.helpers.catalogues import make_mo
@@ -24,7 +25,7 @@ def test_keyed_files_are_joined_part_by_part(tmp_path):
             "package/scripts/tsconfig.json": "// no JSON",
         },
     )
-    assert [entry for entry in entries_of("scratch-l10n")(package) if entry[0] != "en"] == [
+    assert [entry for entry in entries_of("scratch-l10n")(package, every) if entry[0] != "en"] == [
         ("sw", "one", "moja"),
         ("sw", "many", "nyingi"),
         ("sw", "two", "mbili"),
@@ -42,7 +43,7 @@ def test_tagging_schema_paths_begin_with_the_language(tmp_path):
             "package/dist/translations/index.json": "not read",
         },
     )
-    entries = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package) if entry[0] != "en"]
+    entries = [entry for entry in entries_of("@openstreetmap/id-tagging-schema")(package, every) if entry[0] != "en"]
     assert entries == [("sw", "Road", "Barabara")]
 
 
@@ -51,7 +52,7 @@ def test_contexts_are_stripped(tmp_path):
     for name, raw in (("freeciv-data", "?unit:Save ^ here"), ("wesnoth-1.16-data", "unit^Save ^ here")):
         mo = make_mo({"": "header", raw: "Hifadhi"}, "<")
         package = tarball(tmp_path / f"{name}.tgz", {"./usr/share/locale/sw/LC_MESSAGES/game.mo": mo})
-        assert list(entries_of(name)(package)) == [("sw", "Save ^ here", "Hifadhi")]
+        assert list(entries_of(name)(package, every)) == [("sw", "Save ^ here", "Hifadhi")]
 
 
 def test_every_package_is_pinned():
