@@ -5,11 +5,12 @@ import signal
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from tests.helpers.launched import Run, Starter
 from trainers import runlog
-from trainers.monitoring.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit
+from trainers.monitoring.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit, is_of_a_collective
 
 STALL = 10  # seconds, which a loaded machine needs between two signs of life
 # Dropout is off, and the mesh has eight devices: any number of processes computes the same.
@@ -78,6 +79,20 @@ threading.Thread(target=watch._last, args=(1, "process 1 is behind", 75)).start(
 ending.wait()
 os.abort()
 """
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (jax.errors.JaxRuntimeError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (ValueError("UNKNOWN: Gloo all-reduce failed: Connection reset by peer"), True),
+        (ValueError("operands could not be broadcast together"), False),
+        (jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory"), False),
+    ],
+)
+def test_a_collectives_failure_is_told_from_an_own_one(error, expected):
+    """A collective fails as one of two exceptions; an error of the process itself, or memory that is missing, is its own."""
+    assert is_of_a_collective(error) is expected
 
 
 @pytest.mark.integration

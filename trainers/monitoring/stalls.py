@@ -87,6 +87,13 @@ def culprit(seen: Sequence[Sighting], seconds: float) -> tuple[int | None, str] 
     )
 
 
+def is_of_a_collective(error: BaseException) -> bool:
+    """Returns whether an exception may be a collective's that failed because another process was lost."""
+    if isinstance(error, jax.errors.JaxRuntimeError):
+        return "RESOURCE_EXHAUSTED" not in str(error)
+    return isinstance(error, ValueError) and "Gloo" in str(error)  # by which the call of a compiled program fails at times
+
+
 class Watch(Observer):
     """Watches over the processes of a run while it is entered. A single process is not watched.
 
@@ -135,7 +142,7 @@ class Watch(Observer):
         if self._all == 1 or error is None or (isinstance(error, UserError) and not isinstance(error, runlog.StoreError)):
             return
         text = redaction.redacted(told(error, named=True))
-        lost = isinstance(error, jax.errors.JaxRuntimeError) and "RESOURCE_EXHAUSTED" not in text
+        lost = is_of_a_collective(error)
         self._mine = {**self._mine, "failure": text, "lost": lost}
         if lost:  # `_judge` ends this process if it finds another that caused this
             self._patience = min(self.seconds, _PATIENCE)
