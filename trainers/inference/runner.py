@@ -24,7 +24,7 @@ def of_params(model: Model, function: Callable[..., Any], **options: Any) -> Cal
       options: of jax.jit.
     """
     mesh = model.scope.mesh
-    # On a CPU as fast as with all of LLVM's passes, and compiled in two thirds of the time.
+    # Training steps are as fast on a CPU with these passes of LLVM as with all, and compile in two thirds of the time.
     passes = xla_flags.passes(2, mesh.devices.flat[0].platform if mesh else jax.default_backend())
 
     def run(params: Params, *args: Any) -> Any:
