@@ -42,6 +42,7 @@ from scripts.launching.supervisor import LOG, Supervised, Supervisor, stopped_by
 RUN = ("gpt.quickstart", "--tiny", "--data.batch_size", "12")
 HOSTS = (1, 2, 3, 4, 6)  # all divide the rows of a batch
 EVERY, LOGGED = 10, 5  # steps between saves and between logged steps
+LEFT = 4 * LOGGED  # the steps of a run from its last loss on: however fast they are, it does not end before
 EXACT = ("--execution.dtype", "float64", "--train.master_dtype", "float64", "--model.dropout", "0")
 # Compiling takes most of a start; less optimised programs take less of it.
 ENVIRONMENT = {"JAX_PLATFORMS": "cpu", "JAX_ENABLE_X64": "1", "XLA_FLAGS": "--xla_backend_optimization_level=0"}
@@ -86,7 +87,8 @@ class Process:
 
 
 class Hunted(Local):
-    """Hosts of which one gets a signal whenever the run reaches one of the given steps, a random moment later.
+    """Hosts of which one gets a signal whenever the run reaches one of the given steps, a random moment later: within a second,
+    and within three logged steps.
 
     Args:
       steps: ascending, at which a process is lost.
@@ -136,7 +138,7 @@ class Hunted(Local):
             last.new_step = time.monotonic() - last.moment
         if self.ahead and step >= self.ahead[0] and self._due is None:
             self._due = time.monotonic() + self.rng.uniform(0, 1)
-        if self._due is not None and time.monotonic() >= self._due:
+        if self._due is not None and (time.monotonic() >= self._due or step > self.ahead[0] + LOGGED):
             running = [process for process in self.processes.values() if process.poll() is None]
             if len(running) == len(self.processes):
                 self._due = None
@@ -254,14 +256,14 @@ def main() -> int:
     )
     parser.add_argument("--json", action="store_true", help="print the report as JSON")
     args = parser.parse_args()
-    if not 0 < args.losses <= args.steps // (2 * LOGGED):
-        raise ConfigError(f"--losses {args.losses}: between 1 and {args.steps // (2 * LOGGED)} of {args.steps} steps")
+    if not 0 < args.losses <= (most := (args.steps - LEFT) // (2 * LOGGED)):
+        raise ConfigError(f"--losses {args.losses}: between 1 and {most} of {args.steps} steps")
     os.environ.update(ENVIRONMENT)
     import scripts.train  # noqa: F401
     import trainers.trainer  # noqa: F401 - before the forks
 
     rng = random.Random(args.seed)
-    moments = sorted(LOGGED * n for n in rng.sample(range(1, args.steps // LOGGED), args.losses))
+    moments = sorted(LOGGED * n for n in rng.sample(range(1, (args.steps - LEFT) // LOGGED + 1), args.losses))
     arguments = ["--layout", f"fully_sharded:{args.hosts}x1", "--train.faults.stall_seconds", str(args.stall_seconds)]
     if args.runs and args.runs.exists():
         raise ConfigError(f"--runs {args.runs}: exists; choose a new folder")

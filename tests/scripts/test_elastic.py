@@ -301,6 +301,6 @@ def test_random_losses_of_one_of_four_processes_change_no_loss(losses, steps):
 @pytest.mark.integration
 def test_a_process_that_hangs_is_missed_and_changes_no_bit(hosts):
     """SIGSTOP, with nobody beside it to miss it, or with one that waits for it: what is left is killed, and as many go on."""
-    options = ["--losses", "1", "--steps", "20", "--returns-after", "0", "--stop", "15"]
+    options = ["--losses", "1", "--steps", "40", "--returns-after", "0", "--stop", "15"]
     report = lost("--hosts", str(hosts), *options)
     assert (report["losses"], report["bit_for_bit"]) == (1, True) and report["starts"] >= 2
