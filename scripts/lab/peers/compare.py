@@ -100,26 +100,23 @@ class System:
         return Path(self.command[0]).exists()
 
 
-def _peer(name: str, place: str, module: str, *options: str, **fields: Any) -> System:
-    return System(name, (str(environment(place) / "bin/python"), "-m", f"scripts.lab.peers.{module}", *options), **fields)
+def _peer(name: str, place: str, module: str, **fields: Any) -> System:
+    return System(name, (str(environment(place) / "bin/python"), "-m", f"scripts.lab.peers.{module}"), **fields)
+
+
+def _compiled(peer: System) -> System:
+    """Returns a system on PyTorch with torch.compile, in training alone."""
+    return dataclasses.replace(peer, name=f"{peer.name}, compiled", command=(*peer.command, "--compiled"), works=(TRAIN.name,))
 
 
 OURS = System("Shardzoo", (sys.executable, "-m", "scripts.lab.peers.shardzoo"))
+HUGGING_FACE = _peer("Hugging Face", "parity", "huggingface", needs="make bench-peers")
+PYTORCH = _peer("PyTorch", "parity", "pytorch", modules=("metnet2", "dlrm"), needs="make bench-peers")
 PEERS = {
-    "hf": _peer("Hugging Face", "parity", "huggingface", needs="make bench-peers"),
-    "pytorch": _peer("PyTorch", "parity", "pytorch", modules=("metnet2", "dlrm"), needs="make bench-peers"),
-    "hf_compiled": _peer(
-        "Hugging Face, compiled", "parity", "huggingface", "--compiled", works=(TRAIN.name,), needs="make bench-peers"
-    ),
-    "pytorch_compiled": _peer(
-        "PyTorch, compiled",
-        "parity",
-        "pytorch",
-        "--compiled",
-        modules=("metnet2", "dlrm"),
-        works=(TRAIN.name,),
-        needs="make bench-peers",
-    ),
+    "hf": HUGGING_FACE,
+    "hf_compiled": _compiled(HUGGING_FACE),
+    "pytorch": PYTORCH,
+    "pytorch_compiled": _compiled(PYTORCH),
     "flax": System("Flax", (sys.executable, "-m", "scripts.lab.peers.flax"), modules=("vit",), needs="make bench-peers"),
     "newest": _peer(
         "Shardzoo, newer JAX",
