@@ -1,7 +1,7 @@
 """Attention by whole rows, by blocks of queries in long causal rows, or by heads on a CPU, with a gradient of its own.
 
 B batch, L queries, S keys, N heads, G heads of keys and values, D size of a head. By heads: P heads of keys and values of all
-rows (B * G), X blocks of queries, H heads of queries that read the same keys (N / G).
+rows (B * G), H heads of queries that read the same keys (N / G).
 """
 
 import functools
@@ -17,9 +17,11 @@ from models.parts.layers import draw_seeds, dropped
 from models.sharding.component import Component
 
 BLOCK = 256  # queries
-# Logits of a head from which on a CPU takes one head after the other, and how many queries of it at a time: theirs (3 MB of 1,500
-# keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
-LOGITS, QUERIES = 2**20, 512
+# Logits of a head from which on a CPU takes one head after the other, and the most queries at a time: their logits (3 MB of
+# 1,500 keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
+LOGITS, QUERIES = 2**16, 512
+# Causal rows have smaller parts, whose keys are fewer, but no more of them than these, because each is compiled.
+CAUSAL_QUERIES, CAUSAL_PARTS = 128, 16
 
 
 def attend(
@@ -121,14 +123,17 @@ softmax_mix.defvjp(_softmax_mix_fwd, _softmax_mix_bwd)
 
 
 def is_by_head(length: int, keys: int, mask: AttentionMask, scope: Component) -> bool:
-    """Returns whether rows are attended to by heads: long ones on a single CPU, unless blocks of causal rows spare more."""
-    return scope.on_one_cpu and length * keys >= LOGITS and not mask.causal and not mask.hypotheses and mask.only_BLS is None
+    """Returns whether rows are attended to by heads: long ones on a single CPU."""
+    return scope.on_one_cpu and length * keys >= LOGITS and not mask.hypotheses and mask.only_BLS is None
 
 
-def queries_at_once(length: int) -> int:
-    """Returns how many queries of a head are taken at once: at most QUERIES, which divide the row, or all if those are few."""
-    block = max(n for n in range(1, min(length, QUERIES) + 1) if length % n == 0)
-    return block if 4 * block >= QUERIES else length  # products with few rows are slow
+def parts_of_head(length: int, keys: int, mask: AttentionMask) -> list[tuple[int, int, int]]:
+    """Returns (first query, the query after the last, how many keys they see at most) of each part of a head's queries."""
+    causal = length == keys and mask.causal and mask.in_order
+    most = min(QUERIES, max(CAUSAL_QUERIES, length // CAUSAL_PARTS)) if causal else QUERIES
+    size = max(n for n in range(1, min(length, most) + 1) if length % n == 0)
+    size = size if 4 * size >= most else length  # products with few rows are slow
+    return [(start, start + size, start + size if causal else keys) for start in range(0, length, size)]
 
 
 def attend_by_head(
@@ -139,64 +144,59 @@ def attend_by_head(
     Logits are not kept: the backward pass computes them again (FlashAttention-2, arXiv 2307.08691, algorithm 2).
     """
     (b, length, heads, size), (_, keys, groups, _) = q_BLND.shape, k_BSGD.shape
-    block = queries_at_once(length)
-    q_PXLHD = q_BLND.reshape(b, -1, block, groups, heads // groups, size).transpose(0, 3, 1, 2, 4, 5)
-    q_PXLHD = q_PXLHD.reshape(b * groups, *q_PXLHD.shape[2:])
+    q_PLHD = q_BLND.reshape(b, length, groups, heads // groups, size).swapaxes(1, 2).reshape(b * groups, length, -1, size)
     k_PSD, v_PSD = (x.swapaxes(1, 2).reshape(b * groups, keys, -1) for x in (k_BSGD, v_BSGD))
-    parts = [mask.part(start, start + block, keys) for start in range(0, length, block)]
 
-    def of_heads(*xs: jax.Array) -> jax.Array:
-        rows = [jnp.repeat(jnp.broadcast_to(x, (b, *x.shape[1:])), groups, axis=0) for x in xs]
-        return jnp.stack(rows, axis=1)[:, :, None]  # [P, X, 1, ...]: each a mask of one row
+    def of_heads(x: jax.Array) -> jax.Array:  # [P, 1, ...]: each a mask of one row
+        return jnp.repeat(jnp.broadcast_to(x, (b, *x.shape[1:])), groups, axis=0)[:, None]
 
-    outputs: Any = _by_head(logits, q_PXLHD, k_PSD, v_PSD, jax.tree.map(of_heads, *parts))
-    out_PXHLD, mass_PXHL = outputs
-    out_BXLGHD = out_PXHLD.reshape(b, groups, *out_PXHLD.shape[1:]).transpose(0, 2, 4, 1, 3, 5)
-    return out_BXLGHD.reshape(b, length, heads, -1), mass_PXHL.swapaxes(1, 2).reshape(b, heads, length)
+    outputs: Any = _by_head(logits, q_PLHD, k_PSD, v_PSD, jax.tree.map(of_heads, mask))
+    out_PHLD, mass_PHL = outputs
+    out_BLGHD = out_PHLD.reshape(b, groups, *out_PHLD.shape[1:]).transpose(0, 3, 1, 2, 4)
+    return out_BLGHD.reshape(b, length, heads, -1), mass_PHL.reshape(b, heads, length)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
-def _by_head(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
-    return _by_head_fwd(logits, q_PXLHD, k_PSD, v_PSD, mask)[0]
+def _by_head(logits: Callable[..., jax.Array], q_PLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
+    return _by_head_fwd(logits, q_PLHD, k_PSD, v_PSD, mask)[0]
 
 
-def _by_head_fwd(logits: Callable[..., jax.Array], q_PXLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
+def _by_head_fwd(logits: Callable[..., jax.Array], q_PLHD: jax.Array, k_PSD: jax.Array, v_PSD: jax.Array, mask: Any) -> Any:
     def of_head(head: Any) -> Any:
-        q_XLHD, k_SD, v_SD, mask = head
+        q_LHD, k_SD, v_SD, mask = head
+        parts = []
+        for start, end, seen in parts_of_head(len(q_LHD), len(k_SD), mask):
+            logits_1HLS = logits(q_LHD[None, start:end], k_SD[None, :seen, None], None, mask.part(start, end, seen))
+            parts.append(_mixed(logits_1HLS, v_SD[None, None, :seen], None)[:3])
+        return tuple(jnp.concatenate(xs, axis=2)[0] for xs in zip(*parts, strict=True))
 
-        def of_block(block: Any) -> Any:
-            q_LHD, mask = block
-            logits_1HLS = logits(q_LHD[None], k_SD[None, :, None], None, mask)
-            return tuple(x[0] for x in _mixed(logits_1HLS, v_SD[None, None], None)[:3])
-
-        return jax.lax.map(of_block, (q_XLHD, mask))
-
-    outputs: Any = jax.lax.map(of_head, (q_PXLHD, k_PSD, v_PSD, mask))
-    out_PXHLD, top_PXHL1, total_PXHL1 = outputs
-    log_mass_PXHL = (top_PXHL1 + jnp.log(total_PXHL1))[..., 0]
-    return (out_PXHLD, log_mass_PXHL), (q_PXLHD, k_PSD, v_PSD, mask, *outputs)
+    outputs: Any = jax.lax.map(of_head, (q_PLHD, k_PSD, v_PSD, mask))
+    out_PHLD, top_PHL1, total_PHL1 = outputs
+    log_mass_PHL = (top_PHL1 + jnp.log(total_PHL1))[..., 0]
+    return (out_PHLD, log_mass_PHL), (q_PLHD, k_PSD, v_PSD, mask, *outputs)
 
 
 def _by_head_bwd(logits: Callable[..., jax.Array], saved: Any, grads: tuple[jax.Array, jax.Array]) -> tuple[Any, ...]:
+    wide = grads[1].dtype
+
     def of_head(head: Any) -> Any:
-        (q_XLHD, k_SD, v_SD, *of_queries), grads = head
-        k_1S1D = k_SD[None, :, None]
-
-        def of_block(sums: Any, block: Any) -> Any:
-            q_LHD, mask, out_HLD, top_HL1, total_HL1, (grad_HLD, grad_HL) = block
-            logits_1HLS, pull = jax.vjp(lambda q, k: logits(q, k, None, mask), q_LHD[None], k_1S1D)
+        (q_LHD, k_SD, v_SD, mask, out_HLD, top_HL1, total_HL1), (grad_HLD, grad_HL) = head
+        along_HL1 = jnp.sum(grad_HLD.astype(wide) * out_HLD.astype(wide), axis=-1, keepdims=True) - grad_HL[..., None]
+        grad_k_SD, grad_v_SD = (jnp.zeros_like(x, wide) for x in (k_SD, v_SD))
+        parts = []
+        for start, end, seen in parts_of_head(len(q_LHD), len(k_SD), mask):
+            q_1LHD, k_1S1D, of_part = q_LHD[None, start:end], k_SD[None, :seen, None], mask.part(start, end, seen)
+            logits_1HLS, pull = jax.vjp(lambda q, k, of_part=of_part: logits(q, k, None, of_part), q_1LHD, k_1S1D)
             # Not by the logarithm of the mass, which is lost in -1e9, the logits of a query that sees no key.
-            probs_1HLS = jnp.exp(logits_1HLS - top_HL1[None]) / total_HL1[None]
-            wide = probs_1HLS.dtype
-            along_HL1 = jnp.sum(grad_HLD.astype(wide) * out_HLD.astype(wide), axis=-1, keepdims=True) - grad_HL[..., None]
-            grad_v_11SD = product("BGHLS,BGHLD->BGSD", 1, probs_1HLS.astype(grad_HLD.dtype), grad_HLD[None], wide)
-            grad_1HLS = product("BGHLD,BGSD->BGHLS", 1, grad_HLD[None], v_SD[None, None], wide)
-            grad_q_1LHD, grad_k_1S1D = pull(probs_1HLS * (grad_1HLS - along_HL1[None]))
-            return (sums[0] + grad_k_1S1D[0, :, 0], sums[1] + grad_v_11SD[0, 0]), grad_q_1LHD[0]
-
-        zeros = tuple(jnp.zeros_like(x, grads[1].dtype) for x in (k_SD, v_SD))
-        sums, grad_q_XLHD = jax.lax.scan(of_block, zeros, (q_XLHD, *of_queries, grads))
-        return grad_q_XLHD, *(x.astype(k_SD.dtype) for x in sums)
+            probs_1HLS = jnp.exp(logits_1HLS - top_HL1[None, :, start:end]) / total_HL1[None, :, start:end]
+            grad_1HLD = grad_HLD[None, :, start:end]
+            grad_v_11SD = product("BGHLS,BGHLD->BGSD", 1, probs_1HLS.astype(grad_HLD.dtype), grad_1HLD, wide)
+            grad_1HLS = product("BGHLD,BGSD->BGHLS", 1, grad_1HLD, v_SD[None, None, :seen], wide)
+            grad_q_1LHD, grad_k_1S1D = pull(probs_1HLS * (grad_1HLS - along_HL1[None, :, start:end]))
+            grad_k_SD = grad_k_SD.at[:seen].add(grad_k_1S1D[0, :, 0])
+            grad_v_SD = grad_v_SD.at[:seen].add(grad_v_11SD[0, 0])
+            parts.append(grad_q_1LHD[0])
+        return jnp.concatenate(parts), grad_k_SD.astype(k_SD.dtype), grad_v_SD.astype(v_SD.dtype)
 
     return *jax.lax.map(of_head, (saved, grads)), None
 

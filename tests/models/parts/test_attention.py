@@ -104,13 +104,14 @@ def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
 
 @pytest.mark.parametrize("queries", [16, 48, 64])
 @pytest.mark.parametrize("window", [0, 9])
-def test_heads_one_after_the_other_are_plain_attention(queries, window, float64, monkeypatch):
+@pytest.mark.parametrize("causal", [False, True])
+def test_heads_one_after_the_other_are_plain_attention(queries, window, causal, float64, monkeypatch):
     """On a CPU long rows are attended to by heads, 16, 32 or all 64 queries at a time: values and gradients of packed rows with
     shared heads and windows are those of whole rows, to 1e-12, padding's too, and so are sums of exponentials."""
     monkeypatch.setattr(blocks, "QUERIES", queries)
     monkeypatch.setattr(blocks, "LOGITS", 64 * 64)
     segments_BL = jnp.asarray(SEGMENTS_BL)
-    mask = AttentionMask.for_rows(segments_BL, segments_BL).within(window)
+    mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).within(window)
     cpu = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
     logits = functools.partial(masked_logits, limit=2.0, max_distance=0)
 
@@ -127,17 +128,30 @@ def test_heads_one_after_the_other_are_plain_attention(queries, window, float64,
 
 
 def test_which_rows_are_attended_to_by_heads():
-    """Long rows without a causal mask on one CPU: not short ones, causal ones and those of two devices. Of 1,500 queries 500 are
-    taken at once, and all of 1,499, a prime number."""
-    assert [blocks.queries_at_once(n) for n in (1500, 1024, 1499)] == [500, 512, 1499]
+    """Long rows on one CPU: not short ones, and not those of two devices."""
     one = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
     two = Component(LAYOUTS["data_parallel"](2, 1), mesh=make_mesh(LAYOUTS["data_parallel"](2, 1), jax.devices()[:2]))
+    mask = _mask_of_ones(causal=False)
+    assert blocks.is_by_head(1500, 1500, mask, one)
+    assert not blocks.is_by_head(32, 1500, mask, one)
+    assert not blocks.is_by_head(1500, 1500, mask, two)
+
+
+def test_parts_of_a_head():
+    """Of 1,500 queries 500 are taken at once, and all of 1,499, a prime number. Causal rows have smaller parts that see no key
+    after their last query, but not if there are more keys than queries, or keys that stand before the row as a prefix."""
+    whole, causal = (_mask_of_ones(causal=causal) for causal in (False, True))
+    assert blocks.parts_of_head(1500, 1500, whole) == [(0, 500, 1500), (500, 1000, 1500), (1000, 1500, 1500)]
+    assert blocks.parts_of_head(1499, 1499, whole) == [(0, 1499, 1499)]
+    assert blocks.parts_of_head(256, 256, causal) == [(0, 128, 128), (128, 256, 256)]
+    assert len(blocks.parts_of_head(4096, 4096, causal)) == 16
+    assert blocks.parts_of_head(256, 512, causal) == [(0, 256, 512)]
+    assert blocks.parts_of_head(256, 256, causal.with_prefix(jnp.ones((1, 256), bool))) == [(0, 256, 256)]
+
+
+def _mask_of_ones(causal: bool) -> AttentionMask:
     ones_1L = jnp.ones((1, 1), jnp.int32)
-    whole, causal = (AttentionMask.for_rows(ones_1L, ones_1L, causal=causal) for causal in (False, True))
-    assert blocks.is_by_head(1500, 1500, whole, one)
-    assert not blocks.is_by_head(64, 1500, whole, one)
-    assert not blocks.is_by_head(1500, 1500, causal, one)
-    assert not blocks.is_by_head(1500, 1500, whole, two)
+    return AttentionMask.for_rows(ones_1L, ones_1L, causal=causal)
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.25])
