@@ -49,6 +49,7 @@ class Bucket(http.server.ThreadingHTTPServer):
             "TENSORSTORE_GCS_HTTP_URL": url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "token",  # of TensorStore and TensorFlow
             "HTTPS_PROXY": url,
+            "NO_PROXY": "127.0.0.1,localhost",  # where the processes of a run meet
             "CURL_CA_BUNDLE": str(self.certificate),
         }
 
@@ -119,8 +120,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         name = unquote(name or plain_name or query.get("name") or "")
         if upload and query["uploadType"] == "multipart":
             head = f"Content-Type: {self.headers['Content-Type']}\r\n\r\n".encode()
-            about, content = email.message_from_bytes(head + body, policy=email.policy.HTTP).iter_parts()
-            name, body = json.loads(about.get_payload(decode=True))["name"], content.get_payload(decode=True)
+            sent: Any = email.message_from_bytes(head + body, policy=email.policy.HTTP)
+            about, body = (part.get_payload(decode=True) for part in sent.iter_parts())
+            name = json.loads(about)["name"]
         if code := self.server.refuses(self.command, name):
             return self.reply(code, {"error": {"code": code, "message": f"no permission to {self.command} {name}"}})
         if (bucket or plain_bucket) != "bucket":

@@ -2,7 +2,7 @@
 
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,7 @@ class Client:
 
 
 @pytest.fixture
-def client(monkeypatch) -> Client:
+def client(monkeypatch) -> Iterator[Client]:
     """A client that is installed, instead of TensorFlow's files and Google's own."""
     client = Client()
     for name, parts in {
