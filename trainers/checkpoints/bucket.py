@@ -57,9 +57,11 @@ def check(place: object, *, writes: bool = False) -> None:
     stages.quiet_tensorflow()
     with _explained(text, "look the bucket up, which needs storage.buckets.get, as roles/storage.legacyBucketReader has it"):
         bucket = _bucket(name)
-    # Orbax deletes the folders of such a bucket with another client.
+    # Orbax deletes the folders of such a bucket with another client; this was not tried.
     if bucket.hierarchical_namespace_enabled and not _installed("google.cloud.storage_control_v2"):
-        raise BucketError(f"{text}: a bucket with a hierarchical namespace is not supported; choose one without")
+        raise BucketError(
+            f"{text}: a bucket with a hierarchical namespace needs the package google-cloud-storage-control; choose one without"
+        )
     if writes:
         with _explained(text, "write and delete objects, which a run needs, as roles/storage.objectUser allows"):
             probe = bucket.blob(f"{folder.rstrip('/')}/{_PROBE}.{jax.process_index()}")
@@ -89,23 +91,24 @@ def _explained(place: str, what: str) -> Iterator[None]:
     Args:
       what: the block does, and which role allows it; for the line.
     """
-    from google.api_core import exceptions  # pyright: ignore[reportMissingImports]
+    from google.api_core.exceptions import GoogleAPIError  # pyright: ignore[reportMissingImports]
     from google.auth.exceptions import GoogleAuthError  # pyright: ignore[reportMissingImports]
 
     try:
         yield
     except GoogleAuthError as error:
+        if error.retryable:
+            raise StoreReadError(f"{place}: no credentials for now ({told(error)}); run the same command again") from error
         raise BucketError(
             f"{place}: no credentials ({told(error)}); `gcloud auth application-default login` makes some for a person, "
             "a service account has its own on Google's machines"
         ) from error
-    except exceptions.GoogleAPICallError as error:
-        if error.code in (_FORBIDDEN, _UNKNOWN):
+    except (GoogleAPIError, OSError) as error:  # the second is of a network
+        code = getattr(error, "code", None)
+        if code in (_FORBIDDEN, _UNKNOWN):
             raise BucketError(f"{place}: may not {what} (docs/GOVERNANCE.md, Buckets): {told(error)}") from error
-        if error.code == _NOT_FOUND:
+        if code == _NOT_FOUND:
             raise BucketError(f"{place}: there is no such bucket ({told(error)})") from error
-        raise StoreReadError(f"{place} does not answer ({told(error)}); run the same command again") from error
-    except (exceptions.GoogleAPIError, OSError) as error:  # of a network
         raise StoreReadError(f"{place} does not answer ({told(error)}); run the same command again") from error
 
 

@@ -29,6 +29,10 @@ class GoogleAPICallError(GoogleAPIError):
 class GoogleAuthError(Exception):
     """As google.auth.exceptions has it."""
 
+    def __init__(self, text: str, *, retryable: bool = False):
+        super().__init__(text)
+        self.retryable = retryable
+
 
 class Client:
     """Google's client for one bucket, which has one object.
@@ -69,9 +73,8 @@ def client(monkeypatch) -> Iterator[Client]:
     client = Client()
     for name, parts in {
         "google.cloud": {"storage": types.SimpleNamespace(Client=lambda: client)},
-        "google.api_core": {
-            "exceptions": types.SimpleNamespace(GoogleAPIError=GoogleAPIError, GoogleAPICallError=GoogleAPICallError)
-        },
+        "google.api_core": {},
+        "google.api_core.exceptions": {"GoogleAPIError": GoogleAPIError},
         "google.auth": {},
         "google.auth.exceptions": {"GoogleAuthError": GoogleAuthError},
     }.items():
@@ -101,6 +104,7 @@ def test_a_bucket_is_looked_up_and_written_to_before_a_run(client):
         ("get_bucket", GoogleAPICallError(404), BucketError, ["there is no such bucket", "404 of the store"]),
         ("get_bucket", GoogleAPICallError(403), BucketError, ["storage.buckets.get", "GOVERNANCE"]),
         ("get_bucket", GoogleAuthError("none here"), BucketError, ["no credentials (none here)", "gcloud auth"]),
+        ("get_bucket", GoogleAuthError("no server", retryable=True), StoreReadError, ["no credentials for now (no server)"]),
         ("get_bucket", GoogleAPICallError(503), StoreReadError, ["does not answer", "run the same command again"]),
         ("get_bucket", GoogleAPIError("no end"), StoreReadError, ["does not answer (no end)"]),
         ("get_bucket", ConnectionError("refused"), StoreReadError, ["does not answer (refused)"]),
@@ -140,7 +144,7 @@ def test_a_package_below_none_is_not_installed():
 
 def test_a_hierarchical_namespace_is_refused(client):
     client.hierarchical_namespace_enabled = True
-    with pytest.raises(BucketError, match="a bucket with a hierarchical namespace is not supported"):
+    with pytest.raises(BucketError, match="hierarchical namespace needs the package google-cloud-storage-control"):
         bucket.check("gs://mine/runs")
 
 
