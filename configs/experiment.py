@@ -4,6 +4,7 @@ A misspelt field is an error here, in the file (TypeError) and on the command li
 """
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 from configs.optimizers import Optimizer, for_steps
@@ -136,7 +137,8 @@ class Checkpointing:
     local: LocalTier = LocalTier()
 
     def __post_init__(self) -> None:
-        if is_address(self.folder) and not self.folder.startswith("gs://"):  # all that Orbax writes arrays to
+        # Orbax writes arrays to no other addresses.
+        if is_address(self.folder) and not re.match(r"gs://[a-z0-9][\w.-]+/[^/]", self.folder):
             raise UserError(
                 f"train.checkpoint.folder={self.folder!r}: checkpoints are written to a path or to gs://BUCKET/FOLDER, and to no "
                 "other address"

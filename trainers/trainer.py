@@ -5,6 +5,7 @@ It is independent of the family and the kind of data: models.protocol is the con
 """
 
 import contextlib
+import functools
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,7 @@ from data.stages import quiet_libraries
 from models.errors import nearest
 from models.families import family_of
 from trainers import distillation, runlog, step
+from trainers.checkpoints import bucket
 from trainers.checkpoints.manager import Checkpoints
 from trainers.evaluation.evaluator import Evaluator, open_evaluator
 from trainers.loop import Loop
@@ -75,7 +77,8 @@ def _train(
     plan = make_plan(experiment, devices)
     say(summary(plan))
 
-    # --- 2. data
+    # --- 2. the store's permissions, and data
+    processes.jointly(functools.partial(bucket.check, train.checkpoint.folder, writes=True))
     source = processes.jointly(open_source, experiment.data, experiment.model)
     processes.agree({"the data's fingerprint": source.fingerprint})
     cache = cache_folder(experiment.data) if experiment.data.cache else None

@@ -9,7 +9,7 @@ from data import untrusted
 from models.errors import UserError, shortened, told
 from trainers import runlog
 from trainers.audit import log, saved
-from trainers.checkpoints import checkpoint
+from trainers.checkpoints import bucket, checkpoint
 from trainers.weights import release
 
 _LONGEST = 300  # characters of a name in a line
@@ -154,7 +154,8 @@ def _metas(folder: Path) -> set[str]:
         return set()
     try:
         at = checkpoint.folder_of(folder)
-        return saved.metas(folder.absolute(), saved.place(folder.absolute(), at)) if at.is_dir() else set()
+        with bucket.as_files():
+            return saved.metas(folder.absolute(), saved.place(folder.absolute(), at)) if at.is_dir() else set()
     except (UserError, OSError):
         return set()
 

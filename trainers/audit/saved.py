@@ -11,6 +11,7 @@ from etils import epath
 from models.errors import UserError
 from trainers import runlog
 from trainers.audit import log
+from trainers.checkpoints import bucket
 
 META = "meta/metadata"
 
@@ -46,7 +47,8 @@ class Saved:
     def _note(self, why: str, differs: list[str] | None = None) -> None:
         known = {name for name, digest in self._files.items() if digest and name.startswith(self._place)}
         try:
-            there = metas(self._workdir, self._place)
+            with bucket.as_files():
+                there = metas(self._workdir, self._place)
             files = {name: digest for name in there - known if (digest := log.digest(self._workdir, name))}
         except (UserError, OSError):
             return
@@ -64,10 +66,10 @@ def place(workdir: Path, folder: epath.Path) -> str:
 
 
 def metas(workdir: Path, place: str) -> set[str]:
-    """Returns the names of the `meta` of all checkpoints of a run that are there.
+    """Returns the names of the `meta` of all checkpoints of a run that are there, and whole.
 
     Args:
       place: as `place` returns it.
     """
     folder = epath.Path(place) if place != "checkpoints/" else epath.Path(workdir / place)
-    return {f"{place}{path.name}/{META}" for path in folder.iterdir() if path.name.isdigit()}
+    return {f"{place}{path.name}/{META}" for path in folder.iterdir() if path.name.isdigit() and bucket.whole(path)}

@@ -25,9 +25,11 @@ from configs import registry
 from configs.experiment import Experiment
 from data import paths, untrusted
 from models.errors import UserError, told
-from trainers import lora, runlog
+from trainers import lora
 from trainers.audit import log as audit
 from trainers.audit import saved
+from trainers.checkpoints import bucket
+from trainers.checkpoints.bucket import StoreReadError
 from trainers.plan import Plan
 from trainers.runtime.processes import any_process, versions
 from trainers.state import by_name, on_device
@@ -80,12 +82,6 @@ class CheckpointError(UserError):
 
 class DamageError(CheckpointError):
     """The files of a checkpoint are not what was written; the message says where."""
-
-
-class StoreReadError(CheckpointError):
-    """The place of a checkpoint cannot be read for now, which says nothing of the checkpoint."""
-
-    exit_code = runlog.PREEMPTED  # the same command goes on
 
 
 @jax.jit
@@ -167,11 +163,17 @@ def options(**kwargs: Any) -> ocp.CheckpointManagerOptions:
 
 
 def folder_of(workdir: Path) -> epath.Path:
-    """Returns the folder of a run's checkpoints: WORKDIR/checkpoints, or the one that this file names."""
+    """Returns the folder of a run's checkpoints: WORKDIR/checkpoints, or the one that this file names.
+
+    Raises:
+      BucketError, StoreReadError: it is at an address that cannot be read.
+    """
     at = workdir.absolute() / "checkpoints"
     if not at.is_file():
         return epath.Path(at)
-    return epath.Path(untrusted.read_bytes(at, CheckpointError, most=4096).decode(errors="replace").strip())
+    place = untrusted.read_bytes(at, CheckpointError, most=4096).decode(errors="replace").strip()
+    bucket.check(place)
+    return epath.Path(place)
 
 
 def new_meta(plan: Plan, arrays: dict[str, Any], fingerprint: str, score: Mapping[str, float]) -> dict[str, Any]:
@@ -265,7 +267,8 @@ def _reader(folder: epath.Path) -> ocp.CheckpointManager:
     me = jax.process_index()
     alone = ocp.options.MultiprocessingOptions(primary_host=me, active_processes={me}, barrier_sync_key_prefix=f"reader_{me}")
     parts = {"state": ocp.PyTreeCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}  # reads a part of a tree too
-    return Manager(folder, options=options(create=False, multiprocessing_options=alone), item_handlers=parts)
+    with bucket.answers(folder):
+        return Manager(folder, options=options(create=False, multiprocessing_options=alone), item_handlers=parts)
 
 
 @contextlib.contextmanager
@@ -276,12 +279,13 @@ def _finds_damage() -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:
-        causes = [error]
+    except Exception as raised:
+        error = bucket.as_file_error(raised)
+        causes: list[BaseException] = [error]
         while (cause := causes[-1].__cause__ or causes[-1].__context__) is not None:
-            causes.append(cause)  # pyright: ignore[reportArgumentType]
+            causes.append(cause)
         missing = isinstance(error, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
-        if isinstance(error, (MemoryError, PermissionError)):
+        if isinstance(raised, (MemoryError, PermissionError)):
             raise
         if (isinstance(error, OSError) and not missing) or any(word in str(c) for c in causes for word in _FOR_NOW):
             raise StoreReadError(told(error)) from error
@@ -416,7 +420,9 @@ def begun(workdir: Path) -> Experiment | None:
 
 def _none_yet(workdir: Path, folder: epath.Path) -> str:
     """Returns why a run has no checkpoint, and what can be done."""
-    unfinished = sorted(path.name.partition(".")[0] for path in folder.iterdir() if _UNFINISHED in path.name)
+    with bucket.answers(folder):
+        parts = [p for p in folder.iterdir() if _UNFINISHED in p.name or (p.name.isdigit() and not bucket.whole(p))]
+    unfinished = sorted(path.name.partition(".")[0] for path in parts)
     if unfinished:
         return (
             f"no checkpoint of {workdir} is finished: the save of step {unfinished[-1]} is under way, or was cut off; wait a "

@@ -29,8 +29,9 @@ from data import progress
 from models.errors import told
 from trainers import runlog
 from trainers.audit.saved import Saved
-from trainers.checkpoints import checkpoint
-from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Outcome, Sound, StoreReadError, Unread
+from trainers.checkpoints import bucket, checkpoint
+from trainers.checkpoints.bucket import StoreReadError
+from trainers.checkpoints.checkpoint import CheckpointError, Damaged, Foreign, Manager, Outcome, Sound, Unread
 from trainers.checkpoints.local import LocalCheckpoints, Save, disown
 from trainers.evaluation.directions import lower_is_better
 from trainers.plan import Plan, in_model_form, in_step_form
@@ -127,7 +128,8 @@ class Checkpoints:
     def _open(self) -> Manager:
         options = checkpoint.options(preservation_policy=self._policy(), cleanup_tmp_directories=True, create=True)
         parts = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-        return Manager(self.folder, options=options, item_handlers=parts)
+        with bucket.answers(self.folder):
+            return Manager(self.folder, options=options, item_handlers=parts)
 
     def save(
         self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None = None, *, final: bool = False
@@ -162,7 +164,8 @@ class Checkpoints:
         items = ocp.args.Composite(state=ocp.args.StandardSave(checkpoint.to_tree(arrays)), meta=ocp.args.JsonSave(meta))
         why = ""
         try:
-            self._manager.save(step, args=items, force=True)
+            with bucket.as_files():
+                self._manager.save(step, args=items, force=True)
         except (OSError, ValueError) as error:
             why = told(error)
         self._under_way = not self._failed(f"checkpoint {step} could not be saved", why)
@@ -201,7 +204,8 @@ class Checkpoints:
             self._failed(f"checkpoint {step} is left out, since the one before it is not written", f"after {SLOW} s")
             return False
         try:
-            self._manager.wait_until_finished()
+            with bucket.as_files():
+                self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
             why = told(error)
         under_way, self._under_way = self._under_way, False
@@ -313,7 +317,8 @@ class Checkpoints:
             aside.parent.mkdir(exist_ok=True)
             shutil.rmtree(aside, ignore_errors=True)
             if self._settings.folder:  # a store's folders cannot be moved
-                (self.folder / str(step)).rmtree()
+                with bucket.answers(self.folder):
+                    (self.folder / str(step)).rmtree()
             else:
                 (self.folder / str(step)).rename(aside)
         if steps:
@@ -329,11 +334,15 @@ class Checkpoints:
     def forget_after(self, step: int) -> None:
         """Deletes the checkpoints of later steps."""
         self._settled(None)
-        for later in [s for s in self._manager.all_steps() if s > step]:
-            self._manager.delete(later)
+        self._delete([s for s in self._manager.all_steps() if s > step])
         if self._local:  # the older ones are of no use beside the store's checkpoint of the step
             self._local.forget()
         self._log.note(f"gone back to step {step}")
+
+    def _delete(self, steps: Sequence[int]) -> None:
+        with bucket.answers(self.folder):
+            for step in steps:
+                self._manager.delete(step)
 
     def end_local(self) -> None:
         """Deletes the local checkpoints of a run that has ended."""
@@ -345,8 +354,7 @@ class Checkpoints:
         self._settled(None)
         listed = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
         stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
-        for step in [c.step for c, stay in zip(listed, stays, strict=True) if not stay]:
-            self._manager.delete(step)
+        self._delete([c.step for c, stay in zip(listed, stays, strict=True) if not stay])
         self._log.note("not kept")
 
     def last_words(self, seconds: float) -> str:
@@ -355,7 +363,7 @@ class Checkpoints:
         while self._manager.is_saving_in_progress() and time.monotonic() < until:
             time.sleep(0.1)
         unfinished = ", which does not hold the save that was under way" if self._manager.is_saving_in_progress() else ""
-        steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit())
+        steps = sorted(int(p.name) for p in self.folder.iterdir() if p.name.isdigit() and bucket.whole(p))
         line = f"the last checkpoint is {steps[-1] if steps else 'none'}{unfinished}"
         if not self._local:
             return line
@@ -374,7 +382,8 @@ class Checkpoints:
         if self._failures > self._settings.max_failures:
             return
         try:
-            self._manager.wait_until_finished()
+            with bucket.as_files():
+                self._manager.wait_until_finished()
         except (OSError, ValueError) as error:
             raise runlog.StoreError(
                 f"the last save failed ({self.folder}: {told(error)}); mend it and run the same command again"
