@@ -158,7 +158,7 @@ class Listening:
     vocabulary: WhisperVocabulary
 
     def step(self, state: Heard, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Heard]:
-        """Returns the model's logits [B, K, V], those of the first token with the likeliest language alone, and the next state."""
+        """Returns the model's logits [B, K, V], of a first token the likeliest language alone, and the next state."""
         logits_BKV, inner = self.model.step(state.state, ids_BK, at)
         first_BV, languages = logits_BKV[:, 0].astype(jnp.float32), [*self.vocabulary.languages.values()]
         silent_B = jnp.where(at == 0, jax.nn.softmax(first_BV)[:, self.vocabulary.no_speech], state.silent_B)
