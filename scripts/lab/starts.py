@@ -57,6 +57,7 @@ _EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lowering",
     "/jax/core/compile/backend_compile_duration": "XLA",
 }
+_SHOWN = 0.02  # seconds of a program that has a line
 _TICK = 0.002  # seconds between two looks at the process's clock
 
 
@@ -88,7 +89,7 @@ def main(arguments: list[str] | None = None) -> int:
         if "parts" in row:
             parts = ", ".join(f"{part} {seconds:.2f}" for part, seconds in row["parts"].items())
             print(f"\n{row['command']}, {row['cache']} cache: {parts}")
-            print("\n".join(f"  {seconds:6.2f} {program}" for program, seconds in row["programs"]))
+            print("\n".join(f"  {seconds:6.2f} {program}" for program, seconds in row["programs"] if seconds > _SHOWN))
     return 0
 
 
@@ -173,11 +174,11 @@ class Clock:
             self.points.append((time.time(), time.process_time()))
             time.sleep(_TICK)
 
-    def ended(self, event: str, seconds: float, **about: Any) -> None:
+    def ended(self, event: str, duration_secs: float, **about: Any) -> None:
         """Notes an event of jax.monitoring, which has just ended."""
         if part := _EVENTS.get(event):
             now = time.time()
-            self.spans.append((now - seconds, now, part, str(about.get("fun_name", ""))))
+            self.spans.append((now - duration_secs, now, part, str(about.get("fun_name", ""))))
 
     @contextmanager
     def importing(self) -> Iterator[None]:
@@ -205,27 +206,38 @@ class Clock:
             builtins.__import__, importlib.import_module = imports, load
 
     def parts(self) -> dict[str, Any]:
-        """Returns the CPU seconds of each part, without the parts inside it, and of each span of XLA by its program."""
+        """Returns what `split` does of this process so far."""
         self.points.append((time.time(), time.process_time()))
-        times, seconds = np.array(self.points).T
+        return split(self.points, self.spans)
 
-        def spent(begin: float, end: float) -> float:
-            return float(np.interp(end, times, seconds) - np.interp(begin, times, seconds))
 
-        total = collections.Counter({"in all": self.points[-1][1]})
-        open_spans: list[tuple[float, str]] = []
-        programs = collections.Counter()
-        for begin, end, part, program in sorted(self.spans, key=lambda span: (span[0], -span[1])):
-            while open_spans and open_spans[-1][0] <= begin:
-                open_spans.pop()
-            cpu = spent(begin, end)
-            total[part] += cpu
-            if open_spans:
-                total[open_spans[-1][1]] -= cpu
-            open_spans.append((end, part))
-            programs[f"{part} {program}"] += cpu
-        total["all else"] = 2 * total["in all"] - sum(total.values())
-        return {"parts": dict(total), "programs": [(name, s) for name, s in programs.most_common(40) if s > 0.02]}
+def split(points: Sequence[tuple[float, float]], spans: Sequence[tuple[float, float, str, str]]) -> dict[str, Any]:
+    """Returns the CPU seconds of each part, without the parts inside it, and those of each part and program together.
+
+    Args:
+      points: the CPU seconds of a process over time: (time, seconds).
+      spans: (begin, end, part, program) on the same clock; one lies inside another or apart from it.
+    """
+    times, seconds = np.array(points).T
+
+    def spent(begin: float, end: float) -> float:
+        return float(np.interp(end, times, seconds) - np.interp(begin, times, seconds))
+
+    parts = collections.defaultdict[str, float](float)
+    programs = collections.defaultdict[str, float](float)
+    around: list[tuple[float, str]] = []  # the spans that the next may lie inside: end, part
+    for begin, end, part, program in sorted(spans, key=lambda span: (span[0], -span[1])):
+        while around and around[-1][0] <= begin:
+            around.pop()
+        cpu = spent(begin, end)
+        parts[part] += cpu
+        if around:
+            parts[around[-1][1]] -= cpu
+        around.append((end, part))
+        programs[f"{part} {program}"] += cpu
+    whole = points[-1][1]
+    parts = {"in all": whole, **parts, "all else": whole - sum(parts.values())}
+    return {"parts": parts, "programs": sorted(programs.items(), key=lambda item: -item[1])}
 
 
 def watched(module: str, arguments: Sequence[str], file: Path) -> int:
