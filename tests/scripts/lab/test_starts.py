@@ -1,4 +1,4 @@
-"""What commands take to their first output, and in which part of a start."""
+"""Starts of commands: their CPU seconds to the first output, and the parts of these."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from scripts.lab import starts
 
 
 def test_a_part_is_without_those_inside_it():
-    """Of ten seconds at half a core tracing has four but for an import of one, and XLA two; a program has its own."""
+    """Ten seconds at half a core: tracing has four but for an import of one, and XLA two; a program has its own."""
     points = [(100.0, 0.0), (110.0, 5.0)]
     spans = [(101.0, 105.0, "tracing", "step"), (102.0, 103.0, "imports", "numpy"), (106.0, 108.0, "XLA", "step")]
     both = starts.split(points, spans)
