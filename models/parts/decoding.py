@@ -46,8 +46,7 @@ def beam_search(
     ends: Sequence[int] = (),
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
-    first_BKV: jax.Array | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> tuple[jax.Array, jax.Array, Any]:
     """The best hypotheses of each sentence.
 
     Args:
@@ -59,11 +58,11 @@ def beam_search(
       ends: ids that end a hypothesis as `eos` does.
       prefix_BP: int32, the tokens that all hypotheses of a sentence begin with, each of probability 1; 0 leaves the choice.
       rule: what may come next; of what the model makes likely.
-      first_BKV: the model's logits of the first token, where `state` is the state after that step.
 
     Returns:
-      (tokens [B, K, T], scores [B, K]), best first. After its end a hypothesis is filled with `pad`; one that did
-      not end in `steps` tokens is listed as it is, after all that did, with a score below NEVER / 4.
+      (tokens [B, K, T], scores [B, K], the model's state), best first. After its end a hypothesis is filled with `pad`; one
+      that did not end in `steps` tokens is listed as it is, after all that did, with a score below NEVER / 4. The state is
+      that of the hypotheses that were live in the end.
     """
     batch = real_B.shape[0]
     ending = jnp.array([eos, *ends])
@@ -86,15 +85,13 @@ def beam_search(
 
     def advance(s: _Search) -> _Search:
         last_BK = jnp.where(s.at == 0, pad, jnp.take(s.tokens_BKT, jnp.maximum(s.at - 1, 0), axis=2))
-        return extend(s, *model.step(s.state, last_BK, s.at))
-
-    def extend(s: _Search, logits_BKV: jax.Array, state: Any) -> _Search:
+        logits_BKV, state = model.step(s.state, last_BK, s.at)
         logits_BKV = logits_BKV.astype(jnp.float32)
         if rule is not None:
             logits_BKV = rule(logits_BKV, s.tokens_BKT, s.at)
         ids_V = jnp.arange(vocab)
         if prefix_BP is not None:
-            logits_BKV = _forced(logits_BKV, prefix_BP, s.at)
+            logits_BKV = _at_prefix(logits_BKV, prefix_BP, s.at)
         never_V = (ids_V == pad) | (ids_V >= (usable or vocab))
 
         # 2K candidates with one end: at most K of them end, so K go on. They are among the 2K of each hypothesis, found faster.
@@ -120,22 +117,25 @@ def beam_search(
         parent_BK = jnp.take_along_axis(parent_BJ, going_BK, axis=1)
         return _Search(s.at + 1, live_BK, tokens_BKT, done_BK, done_tokens_BKT, model.reorder(state, parent_BK))
 
-    start = start if first_BKV is None else extend(start, first_BKV, state)
     end = jax.lax.while_loop(unfinished, advance, start)
     # Unfinished hypotheses come after finished ones, however likely.
     cut_BK = NEVER / 2 + end.live_BK / penalty(steps, alpha)
     scores = jnp.concatenate([end.done_BK, cut_BK], axis=1)
     tokens = jnp.concatenate([end.done_tokens_BKT, end.tokens_BKT], axis=1)
     best_BK, index_BK = jax.lax.top_k(scores, beams)
-    return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK
+    return jnp.take_along_axis(tokens, index_BK[..., None], axis=1), best_BK, end.state
 
 
-def _forced(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
-    """Returns logits that leave the token of the prefix at this position alone, where there is one."""
-    token_B = jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0)
+def forced(logits_BKV: jax.Array, token_B: jax.Array) -> jax.Array:
+    """Returns logits that leave a row's token alone, where it has one; 0 leaves the choice."""
     token_B11 = token_B[:, None, None]
     given_BKV = jnp.where(jnp.arange(logits_BKV.shape[-1]) == token_B11, 0.0, NEVER)
     return jnp.where(token_B11 > 0, given_BKV, logits_BKV)
+
+
+def _at_prefix(logits_BKV: jax.Array, prefix_BP: jax.Array, at: jax.Array) -> jax.Array:
+    """Returns logits that leave the token of the prefix at this position alone, where there is one."""
+    return forced(logits_BKV, jnp.take(prefix_BP, at, axis=1, mode="fill", fill_value=0))
 
 
 class Samples(NamedTuple):
@@ -189,12 +189,10 @@ def sample(
     def unfinished(drawn: Samples) -> jax.Array:
         return (drawn.at < steps) & ~jnp.all(drawn.done_BK)
 
-    def advance(drawn: Samples, **first: Any) -> Samples:
-        return draw(model, drawn, key, pad=pad, **settings, **first)
+    def advance(drawn: Samples) -> Samples:
+        return draw(model, drawn, key, pad=pad, **settings)
 
-    start, first_BKV = Samples.empty(state, real_B, samples, steps, pad), settings.pop("first_BKV", None)
-    start = start if first_BKV is None else advance(start, first_BKV=first_BKV)
-    drawn = jax.lax.while_loop(unfinished, advance, start)
+    drawn = jax.lax.while_loop(unfinished, advance, Samples.empty(state, real_B, samples, steps, pad))
     return drawn.tokens_BKT, drawn.logp_BK, drawn.state
 
 
@@ -212,7 +210,6 @@ def draw(
     ends: Sequence[int] = (),
     prefix_BP: jax.Array | None = None,
     rule: Rule | None = None,
-    first_BKV: jax.Array | None = None,
 ) -> Samples:
     """Returns continuations with one token more, those that had ended with padding.
 
@@ -222,19 +219,16 @@ def draw(
       top_p: draws among the fewest tokens whose probabilities sum to this (Holtzman et al. 2020, nucleus sampling).
       usable: ids from here on are never produced; V by default.
       ends: ids that end a continuation as `eos` does.
-      prefix_BP, rule, first_BKV: as in `beam_search`.
+      prefix_BP, rule: as in `beam_search`.
     """
     at, tokens_BKT, done_BK, logp_BK, state = drawn
-    if first_BKV is None:
-        last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
-        logits_BKV, state = model.step(state, last_BK, at)
-    else:
-        logits_BKV = first_BKV
+    last_BK = jnp.where(at == 0, pad, jnp.take(tokens_BKT, jnp.maximum(at - 1, 0), axis=2))
+    logits_BKV, state = model.step(state, last_BK, at)
     logits_BKV = logits_BKV.astype(jnp.float32)
     if rule is not None:
         logits_BKV = rule(logits_BKV, tokens_BKT, at)
     if prefix_BP is not None:
-        logits_BKV = _forced(logits_BKV, prefix_BP, at)
+        logits_BKV = _at_prefix(logits_BKV, prefix_BP, at)
     ids_V = jnp.arange(logits_BKV.shape[-1])
     logits_BKV = jnp.where((ids_V == pad) | (ids_V >= (usable or len(ids_V))), NEVER, logits_BKV)
     if temperature:

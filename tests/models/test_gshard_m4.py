@@ -330,7 +330,7 @@ def test_a_wide_beam_finds_the_best_translation(alpha):
     raw[:, 0] = -1e9  # padding is never produced
     logp = jax.nn.log_softmax(jnp.array(raw), axis=-1)
     search = jax.jit(lambda: beam_search(Table(logp), (), jnp.ones(2, bool), beams=16, steps=4, vocab=4, alpha=alpha, eos=1))
-    tokens, scores = search()
+    tokens, scores, _ = search()
     score, best = best_by_enumeration(np.asarray(logp), 4, alpha)
     assert_array_equal(tokens[0, 0, : len(best)], best)
     assert_array_equal(tokens[0, 0, len(best) :], 0)
@@ -341,5 +341,5 @@ def test_a_wide_beam_finds_the_best_translation(alpha):
 def test_one_beam_is_greedy():
     """Each token is the likeliest after the one before; an end that is second ends nothing."""
     logp = jax.nn.log_softmax(jnp.array([[-9.0, 1, 2, 0], [-9, 0, 0, 0], [-9, 0, -1, 2], [-9, 2, 0, 1]]), axis=-1)
-    tokens, _ = beam_search(Table(logp), (), jnp.ones(1, bool), beams=1, steps=5, vocab=4, alpha=0.0, eos=1)
+    tokens, *_ = beam_search(Table(logp), (), jnp.ones(1, bool), beams=1, steps=5, vocab=4, alpha=0.0, eos=1)
     assert_array_equal(tokens[0, 0], [2, 3, 1, 0, 0])

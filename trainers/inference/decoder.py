@@ -40,7 +40,7 @@ class Decoder:
             source = {name: batch[name] for name in decoding.source}
             if isinstance(model, Writes):
                 return model.write(source, config.beams, config.max_length)
-            tokens_BKT, _ = beam_search(
+            tokens_BKT, *_ = beam_search(
                 model,
                 model.start(source, config.beams, config.max_length),
                 batch[REAL] > 0,

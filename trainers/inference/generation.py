@@ -124,7 +124,7 @@ class Generator:
                 settings: dict[str, Any] = dict(
                     beams=config.beams, vocab=known, alpha=config.length_penalty, ends=others, **common
                 )
-                return *beam_search(model, start(model, batch), real_B, steps=steps, **settings), []
+                return *beam_search(model, start(model, batch), real_B, steps=steps, **settings)[:2], []
             key, samples = key_of(seed_2), config.samples
             return scored(model, *sample(model, start(model, batch), real_B, key, samples=samples, steps=steps, **draws))
 

@@ -41,7 +41,10 @@ class Rules:
     timed: bool
 
     def __call__(self, logits_BKV: jax.Array, tokens_BKT: jax.Array, at: jax.Array) -> jax.Array:
-        """Returns the logits, NEVER for tokens that may not come at this place."""
+        """Returns the logits, NEVER for tokens that may not come at this place; those of the prefix as they are."""
+        return jnp.where(at < self.first, logits_BKV, self._after_prefix(logits_BKV, tokens_BKT, at))
+
+    def _after_prefix(self, logits_BKV: jax.Array, tokens_BKT: jax.Array, at: jax.Array) -> jax.Array:
         size, ids_V = logits_BKV.shape[-1], jnp.arange(logits_BKV.shape[-1])
         never_V = jnp.zeros(size, bool).at[jnp.array(self.never, jnp.int32)].set(True)
         first_V = jnp.zeros(size, bool).at[jnp.array(self.never_first, jnp.int32)].set(True)

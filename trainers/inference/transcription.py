@@ -12,7 +12,7 @@ import dataclasses
 import functools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from data.speech import sound, spectra
 from data.speech.vocabulary import RESOLUTION, Task, WhisperVocabulary
 from data.task import DataError
 from models.errors import UserError
-from models.parts.decoding import beam_search, penalty, sample
+from models.parts.decoding import beam_search, forced, penalty, sample
 from models.protocol import Batch, HearsWindows, Model
 from models.sharding.params import Params
 from trainers.inference.decoder import REAL
@@ -140,6 +140,39 @@ class WindowText:
     temperature: float
 
 
+class Heard(NamedTuple):
+    """The state of a text between two tokens: the model's, and the probability [B] that nobody speaks."""
+
+    state: Any
+    silent_B: jax.Array
+
+
+@dataclasses.dataclass(frozen=True)
+class Listening:
+    """A model of which the token after the start says the language, where the prefix has none, and whether anybody speaks.
+
+    It is `Searchable` as the model is. The first step is one of the loop, since outside it would be compiled a second time.
+    """
+
+    model: Any
+    vocabulary: WhisperVocabulary
+
+    def step(self, state: Heard, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Heard]:
+        """Returns the model's logits [B, K, V], of a first token the likeliest language alone, and the next state."""
+        logits_BKV, inner = self.model.step(state.state, ids_BK, at)
+        first_BV, languages = logits_BKV[:, 0].astype(jnp.float32), [*self.vocabulary.languages.values()]
+        silent_B = jnp.where(at == 0, jax.nn.softmax(first_BV)[:, self.vocabulary.no_speech], state.silent_B)
+        if languages:
+            ids_N = jnp.array(languages, jnp.int32)
+            language_B = ids_N[jnp.argmax(first_BV[:, ids_N], axis=-1)]
+            logits_BKV = jnp.where(at == 0, forced(logits_BKV, language_B), logits_BKV)
+        return logits_BKV, Heard(inner, silent_B)
+
+    def reorder(self, state: Heard, parent_BK: jax.Array) -> Heard:
+        """Returns the state in which hypothesis k continues what hypothesis parent[b, k] was."""
+        return state._replace(state=self.model.reorder(state.state, parent_BK))
+
+
 class Transcriber:
     """Transcription with a model, compiled once for greedy or beam search and once for each temperature.
 
@@ -184,30 +217,22 @@ class Transcriber:
         return ids if language or not languages else [0, *ids[1:]]
 
     def _decode(self, model: Any, batch: Batch, *, temperature: float) -> tuple[jax.Array, ...]:
-        """Returns the best text of each window with its log-probability, the probability that nobody speaks, and the prefix."""
+        """Returns the best text of each window with its log-probability, and the probability that nobody speaks."""
         how, vocabulary, rows = self.how, self.vocabulary, len(batch["frames"])
-        beams, real_B, prefix_BP = 1 if temperature else how.beams, batch[REAL] > 0, batch["prefix"]
+        beams, real_B = 1 if temperature else how.beams, batch[REAL] > 0
         source = {"frames": batch["frames"], "frames_segments": jnp.ones(batch["frames"].shape[:2], jnp.int32)}
-        # The token after the start says the language, and whether anybody speaks.
-        state = model.start(source, beams, self._steps)
-        first_BKV, state = model.step(state, jnp.zeros((rows, beams), jnp.int32), jnp.zeros((), jnp.int32))
-        first_BV = first_BKV[:, 0].astype(jnp.float32)
-        silent_B = jax.nn.softmax(first_BV)[:, vocabulary.no_speech]
-        if vocabulary.languages:
-            ids_N = jnp.array(list(vocabulary.languages.values()), jnp.int32)
-            language_B = ids_N[jnp.argmax(first_BV[:, ids_N], axis=-1)]
-            prefix_BP = prefix_BP.at[:, 0].set(jnp.where(prefix_BP[:, 0] > 0, prefix_BP[:, 0], language_B))
-        common: dict[str, Any] = dict(
-            steps=self._steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules, first_BKV=first_BKV
-        )
-        common |= {"prefix_BP": prefix_BP} if self._places else {}
+        listening = Listening(model, vocabulary)
+        state = Heard(model.start(source, beams, self._steps), jnp.zeros(rows))
+        common: dict[str, Any] = dict(steps=self._steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules)
+        common |= {"prefix_BP": batch["prefix"]} if self._places else {}
         if temperature:
             keys_B = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.key(how.seed), batch["seed"])
-            tokens_BKT, total_BK, _ = sample(model, state, real_B, keys_B, samples=1, temperature=temperature, **common)
+            texts = sample(listening, state, real_B, keys_B, samples=1, temperature=temperature, **common)
         else:
             vocab, alpha = model.target_vocab, how.length_penalty
-            tokens_BKT, total_BK = beam_search(model, state, real_B, beams=beams, vocab=vocab, alpha=alpha, **common)
-        return tokens_BKT[:, 0], total_BK[:, 0], silent_B, prefix_BP
+            texts = beam_search(listening, state, real_B, beams=beams, vocab=vocab, alpha=alpha, **common)
+        tokens_BKT, total_BK, state = texts
+        return tokens_BKT[:, 0], total_BK[:, 0], state.silent_B
 
     def __call__(
         self, params: Params, recordings: Iterable[Recording], failed: Callable[[Any, str], None] | None = None
@@ -268,11 +293,11 @@ class Transcriber:
         seed = np.array(zlib.crc32(window.tobytes()), np.uint32).view(np.int32)
         return {"frames": frames, "prefix": np.array(prefix, np.int32), "seed": seed, REAL: np.array(1, np.int32)}
 
-    def _text(self, tokens_T: np.ndarray, score: float, silent: float, prefix_P: np.ndarray, *, temperature: float) -> WindowText:
+    def _text(self, tokens_T: np.ndarray, score: float, silent: float, *, temperature: float) -> WindowText:
         written = tokens_T[self._places :].tolist()
         ids = written[: next((i for i, id_ in enumerate(written) if id_ in (self.vocabulary.end, -1)), len(written))]
         text = self.vocabulary.decode(ids).encode()
-        language = self._codes[int(prefix_P[0])] if self._codes else "en"
+        language = self._codes[int(tokens_T[0])] if self._codes else "en"
         likelihood = self._mean(float(score), len(ids), 0.0 if temperature else self.how.length_penalty)
         return WindowText(ids, language, likelihood, float(silent), len(text) / len(zlib.compress(text)), temperature)
 

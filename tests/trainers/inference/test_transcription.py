@@ -48,6 +48,13 @@ def test_timestamps_come_in_pairs_and_never_go_back():
     assert allowed(21, 5, 24, 24) == words | {10}
 
 
+def test_rules_leave_a_prefix_as_it_is():
+    """Languages and tasks are tokens that a text never has, and begin it."""
+    logits = jnp.arange(30.0)[None, None]
+    assert (RULES(logits, jnp.zeros((1, 1, 8), jnp.int32), jnp.array(0)) == logits).all()
+    assert (RULES(logits, jnp.zeros((1, 1, 8), jnp.int32), jnp.array(1)) != logits).any()
+
+
 def test_a_likelier_time_than_any_word_is_a_time():
     """Where all timestamps together are likelier than the likeliest word, a timestamp comes."""
     ids = jnp.array([[[7, 21, 5, 0, 0]]])
