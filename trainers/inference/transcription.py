@@ -140,7 +140,7 @@ class WindowText:
     temperature: float
 
 
-class Heard(NamedTuple):
+class TextState(NamedTuple):
     """The state of a text between two tokens: the model's, and the probability [B] that nobody speaks."""
 
     state: Any
@@ -157,7 +157,7 @@ class Listening:
     model: Any
     vocabulary: WhisperVocabulary
 
-    def step(self, state: Heard, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, Heard]:
+    def step(self, state: TextState, ids_BK: jax.Array, at: jax.Array) -> tuple[jax.Array, TextState]:
         """Returns the model's logits [B, K, V], of a first token the likeliest language alone, and the next state."""
         logits_BKV, inner = self.model.step(state.state, ids_BK, at)
         first_BV, languages = logits_BKV[:, 0].astype(jnp.float32), [*self.vocabulary.languages.values()]
@@ -166,9 +166,9 @@ class Listening:
             ids_N = jnp.array(languages, jnp.int32)
             language_B = ids_N[jnp.argmax(first_BV[:, ids_N], axis=-1)]
             logits_BKV = jnp.where(at == 0, forced(logits_BKV, language_B), logits_BKV)
-        return logits_BKV, Heard(inner, silent_B)
+        return logits_BKV, TextState(inner, silent_B)
 
-    def reorder(self, state: Heard, parent_BK: jax.Array) -> Heard:
+    def reorder(self, state: TextState, parent_BK: jax.Array) -> TextState:
         """Returns the state in which hypothesis k continues what hypothesis parent[b, k] was."""
         return state._replace(state=self.model.reorder(state.state, parent_BK))
 
@@ -222,7 +222,7 @@ class Transcriber:
         beams, real_B = 1 if temperature else how.beams, batch[REAL] > 0
         source = {"frames": batch["frames"], "frames_segments": jnp.ones(batch["frames"].shape[:2], jnp.int32)}
         listening = Listening(model, vocabulary)
-        state = Heard(model.start(source, beams, self._steps), jnp.zeros(rows))
+        state = TextState(model.start(source, beams, self._steps), jnp.zeros(rows))
         common: dict[str, Any] = dict(steps=self._steps, eos=vocabulary.end, pad=-1, usable=vocabulary.size, rule=self.rules)
         common |= {"prefix_BP": batch["prefix"]} if self._places else {}
         if temperature:
