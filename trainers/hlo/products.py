@@ -55,12 +55,12 @@ def _total(program: Program, nodes: Sequence[Node]) -> float:
             total_flops += sum(counts)
         elif node.inside:
             total_flops += _total(program, node.inside)
-        elif per_run := _flops_per_run(program, around, i):
+        elif per_run := flops_per_run(program, around, i):
             total_flops += per_run * times(node.site.loops)
     return total_flops
 
 
-def _flops_per_run(program: Program, around: Computation, i: Instruction) -> float:
+def flops_per_run(program: Program, around: Computation, i: Instruction) -> float:
     """Returns the FLOPs of one run of an instruction that calls no other."""
     if i.opcode == "ragged-dot":
         raise HloError(f"%{i.name}: the FLOPs of a ragged-dot are not in the program")

@@ -1,0 +1,47 @@
+"""The GPU compiler: refused where it is not installed; where it is (make setup DEVICE=gpu), it compiles steps without a GPU."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from trainers.gpus import compiler
+from trainers.gpus.chips import GpuError
+
+NEEDED = pytest.mark.skipif(not compiler.installed(), reason="JAX's CUDA plugin is not installed: make setup DEVICE=gpu")
+
+
+@pytest.mark.parametrize(("count", "topology"), [(1, "1x1x1"), (4, "1x1x4"), (8, "1x1x8"), (16, "1x2x8"), (64, "1x8x8")])
+def test_hosts_have_eight_gpus(count, topology):
+    assert compiler.topology_of(count) == topology
+
+
+def test_gpus_that_fill_no_hosts_are_refused():
+    with pytest.raises(GpuError, match="12 GPUs do not fill hosts of 8: choose a layout of 8"):
+        compiler.topology_of(12)
+
+
+def test_without_the_plugin_it_is_refused_and_nothing_is_set(monkeypatch):
+    """The line says what to install; the environment stays as it was."""
+    monkeypatch.setattr(compiler, "PLUGINS", ("xla_of_nobody",))
+    before = dict(os.environ)
+    with pytest.raises(GpuError, match="run `make setup DEVICE=gpu`"):
+        compiler.prepare()
+    assert dict(os.environ) == before
+
+
+@NEEDED
+@pytest.mark.integration
+@pytest.mark.parametrize(("layout", "kinds"), [("data_parallel:1x1", set()), ("fully_sharded:2x4", {"all-gather", "all-reduce"})])
+def test_a_step_is_compiled_without_a_gpu(layout, kinds):
+    """Its memory is that of its parts, its products are the model's or more, and only a layout of several GPUs communicates."""
+    line = ["-m", "scripts.lab.gpu_compile", "gpt.quickstart", "--tiny", "--layout", layout, "--json"]
+    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
+    result = json.loads(done.stdout)
+    assert result["fits"] and result["peak_gib"] == pytest.approx(sum(result["memory"].values()))
+    assert min(result["memory"][part] for part in ("parameters", "optimizer", "batch")) > 0
+    assert result["program_flops"] >= 0.9 * result["model_flops"] > 0
+    assert kinds <= {row["kind"] for row in result["collectives"]} and bool(kinds) == bool(result["collectives"])
+    assert any(kernel["kind"] in ("Triton product", "cuBLAS product") for kernel in result["kernels"])
