@@ -1,4 +1,4 @@
-"""Compiles an experiment's own train step for GPUs that are not there, by XLA's GPU compiler; needs `make setup DEVICE=gpu`.
+"""Compiles an experiment's own train step for GPUs that are not there, by XLA's GPU compiler; needs `make setup DEVICE=plan-gpu`.
 
     python -m scripts.lab.gpu_compile gpt.gpt3_1_3b --layout data_parallel:1x1 --data.batch_size 8 --execution.remat full
     python -m scripts.lab.gpu_compile gpt.mixtral_8x7b --layout fully_sharded:2x4 --gpu h200 --hlo programs/ --json

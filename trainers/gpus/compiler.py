@@ -7,18 +7,21 @@ chooses by measuring where there is a device, kernels of products and their tile
 import dataclasses
 import importlib.util
 import os
+import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
 from trainers.gpus.chips import Gpu, GpuError
 from trainers.runtime import xla_flags
 
-INSTALL = "JAX's CUDA plugin is not installed: run `make setup DEVICE=gpu`, with VENV=.venv-gpu for an environment of its own"
+INSTALL = "XLA's GPU compiler is not installed: run `make setup DEVICE=plan-gpu`"
+FOLDER = Path(sys.prefix) / "plan-gpu"  # outside site-packages: where JAX can import its CUDA plugin, it looks for GPUs
 PLUGINS = ("xla_cuda13", "xla_cuda12")
 HOST = 8  # GPUs of a host, which are joined by NVLink
-# Products are cuBLAS's. By default XLA writes each in Triton and then measures both; unmeasured it has one tile for all of them, and
-# jaxlib 0.10.2 refuses a program where a product cannot have it (one of Whisper large's convolutions).
+# Products are cuBLAS's. By default XLA writes each in Triton and then measures both; unmeasured it has one tile for all of them,
+# and jaxlib 0.10.2 refuses a program where a product cannot have it (one of Whisper large's convolutions).
 OPTIONS = {"xla_gpu_enable_triton_gemm": "False"}
 ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",  # programs run on the CPU; GPUs are only compiled for
@@ -27,7 +30,9 @@ ENVIRONMENT = {
 
 
 def installed() -> bool:
-    """Returns whether JAX's CUDA plugin is installed."""
+    """Returns whether JAX's CUDA plugin is installed, and lets Python import it."""
+    if FOLDER.exists() and str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
     return importlib.util.find_spec("jax_plugins") is not None and any(
         importlib.util.find_spec(f"jax_plugins.{name}") for name in PLUGINS
     )

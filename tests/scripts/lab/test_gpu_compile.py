@@ -15,7 +15,7 @@ from trainers.gpus import compiler
     [
         (["--gpu", "h10"], "--gpu 'h10': no such GPU; did you mean 'h100'?"),
         (["--xla", "xla_gpu_autotune_level"], "--xla 'xla_gpu_autotune_level': write OPTION=VALUE"),
-        ([], "JAX's CUDA plugin is not installed: run `make setup DEVICE=gpu`"),
+        ([], "XLA's GPU compiler is not installed: run `make setup DEVICE=plan-gpu`"),
     ],
 )
 def test_bad_arguments_are_refused(monkeypatch, arguments, message):

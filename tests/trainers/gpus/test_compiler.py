@@ -1,16 +1,18 @@
-"""The GPU compiler: refused where it is not installed; where it is (make setup DEVICE=gpu), it compiles steps without a GPU."""
+"""The GPU compiler: refused where it is not installed (make setup DEVICE=plan-gpu); where it is, it compiles without a GPU."""
 
 import json
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 
+from data.paths import ROOT
 from trainers.gpus import compiler
 from trainers.gpus.chips import GpuError
 
-NEEDED = pytest.mark.skipif(not compiler.installed(), reason="JAX's CUDA plugin is not installed: make setup DEVICE=gpu")
+NEEDED = pytest.mark.skipif(not compiler.installed(), reason="XLA's GPU compiler is not installed: make setup DEVICE=plan-gpu")
 
 
 @pytest.mark.parametrize(("count", "topology"), [(1, "1x1x1"), (4, "1x1x4"), (8, "1x1x8"), (16, "1x2x8"), (64, "1x8x8")])
@@ -27,7 +29,7 @@ def test_without_the_plugin_it_is_refused_and_nothing_is_set(monkeypatch):
     """The line says what to install; the environment stays as it was."""
     monkeypatch.setattr(compiler, "PLUGINS", ("xla_of_nobody",))
     before = dict(os.environ)
-    with pytest.raises(GpuError, match="run `make setup DEVICE=gpu`"):
+    with pytest.raises(GpuError, match="run `make setup DEVICE=plan-gpu`"):
         compiler.prepare()
     assert dict(os.environ) == before
 
@@ -45,3 +47,12 @@ def test_a_step_is_compiled_without_a_gpu(layout, kinds):
     assert result["program_flops"] >= 0.9 * result["model_flops"] > 0
     assert kinds <= {row["kind"] for row in result["collectives"]} and bool(kinds) == bool(result["collectives"])
     assert any(kernel["kind"] in ("Triton product", "cuBLAS product") for kernel in result["kernels"])
+
+
+def test_the_locked_compiler_is_of_jaxlib_s_release():
+    """JAX takes no plugin of another release, so that both locks name the same one for each Python."""
+    locks = [(ROOT / f"requirements{part}.lock").read_text() for part in ("", "-plan-gpu")]
+    of_jaxlib, of_plugin = (
+        re.findall(rf"^{name}==(.*) \\$", lock, re.M) for name, lock in zip(("jaxlib", "jax-cuda12-pjrt"), locks, strict=True)
+    )
+    assert of_jaxlib == of_plugin and of_jaxlib
