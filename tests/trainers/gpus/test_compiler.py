@@ -36,17 +36,25 @@ def test_without_the_plugin_it_is_refused_and_nothing_is_set(monkeypatch):
 
 @NEEDED
 @pytest.mark.integration
-@pytest.mark.parametrize(("layout", "kinds"), [("data_parallel:1x1", set()), ("fully_sharded:2x4", {"all-gather", "all-reduce"})])
-def test_a_step_is_compiled_without_a_gpu(layout, kinds):
-    """Its memory is that of its parts, its products are the model's or more, and only a layout of several GPUs communicates."""
-    line = ["-m", "scripts.lab.gpu_compile", "gpt.quickstart", "--tiny", "--layout", layout, "--json"]
-    done = subprocess.run([sys.executable, *line], capture_output=True, text=True, check=True)
+@pytest.mark.parametrize(
+    ("name", "layout", "gpu", "kernel"),
+    [
+        ("gpt.quickstart", "data_parallel:1x1", "a100", "cuBLAS product"),
+        ("gpt.quickstart", "fully_sharded:2x4", "h100", "cuBLAS product"),
+        pytest.param("metnet2.quickstart", "spatial:1x1x1", "h200", "cuDNN convolution", marks=pytest.mark.slow),
+    ],
+)
+def test_a_step_is_compiled_without_a_gpu(name, layout, gpu, kernel):
+    """Its memory is that of its parts, its products are about the model's, and only a layout of several GPUs communicates."""
+    line = ["-m", "scripts.lab.gpu_compile", name, "--tiny", "--execution.dtype", "bfloat16", "--layout", layout, "--gpu", gpu]
+    done = subprocess.run([sys.executable, *line, "--json"], capture_output=True, text=True, check=True)
     result = json.loads(done.stdout)
     assert result["fits"] and result["peak_gib"] == pytest.approx(sum(result["memory"].values()))
     assert min(result["memory"][part] for part in ("parameters", "optimizer", "batch")) > 0
-    assert result["program_flops"] >= 0.9 * result["model_flops"] > 0
-    assert kinds <= {row["kind"] for row in result["collectives"]} and bool(kinds) == bool(result["collectives"])
-    assert any(kernel["kind"] in ("Triton product", "cuBLAS product") for kernel in result["kernels"])
+    assert 0.8 < result["program_flops"] / result["model_flops"] < 1.5
+    kinds = {row["kind"] for row in result["collectives"]}
+    assert {"all-gather", "all-reduce"} <= kinds if result["devices"] > 1 else not kinds
+    assert kernel in {row["kind"] for row in result["kernels"]} and not result["notes"]
 
 
 def test_the_locked_compiler_is_of_jaxlib_s_release():
