@@ -23,7 +23,7 @@ def main() -> int:
         action="append",
         default=[],
         metavar="OPTION=VALUE",
-        help="an option of the compiler; products are cuBLAS's unless xla_gpu_enable_triton_gemm=True",
+        help="an option of the compiler; by default products are cuBLAS's: xla_gpu_enable_triton_gemm=False",
     )
     parser.add_argument("--hlo", type=cli.folder, metavar="DIR", help="also write the compiled program to this folder")
     parser.add_argument("--json", action="store_true", help="print JSON")

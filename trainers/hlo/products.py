@@ -81,7 +81,7 @@ def flops_per_run(program: Program, around: Computation, i: Instruction) -> floa
     target = i.attributes.get("custom_call_target", "").strip('"')
     if target in _CUDNN:
         dims = [*(around[name].shapes[0].dims for name in i.operands[:2]), i.shapes[0].dims]
-        return _convolution(i, *(dims[at] for at in _CUDNN[target]))
+        return _convolution(i, [dims[at] for at in _CUDNN[target]])
     known = attention_flops(around, i)
     if known is None and target not in _NO_PRODUCTS:
         raise HloError(f"%{i.name}: the FLOPs of custom call {target!r} are not in the program")
@@ -92,7 +92,7 @@ def flops(program: Program, computation: Computation, i: Instruction) -> float:
     """Returns the FLOPs of the matrix products of an instruction, including those inside a fusion; 0.0 without products."""
     match i.opcode:
         case "convolution":
-            return _convolution(i, *(computation[name].shapes[0].dims for name in i.operands[:2]), i.shapes[0].dims)
+            return _convolution(i, [*(computation[name].shapes[0].dims for name in i.operands[:2]), i.shapes[0].dims])
         case "dot":
             left = computation[i.operands[0]].shapes[0].dims
             contracted = re.findall(r"\d+", i.attributes.get("lhs_contracting_dims", ""))
@@ -121,13 +121,15 @@ def attention_flops(computation: Computation, i: Instruction) -> float | None:
     return 2.0 * _ATTENTION[match[1]] * queries.size * keys.dims[-2] * (0.5 if causal else 1.0)
 
 
-def _convolution(i: Instruction, lhs: Sequence[int], rhs: Sequence[int], out: Sequence[int]) -> float:
-    """Returns the FLOPs of a convolution of these shapes, the only product of TPUs; a dot's batch and further dimensions are
-    spatial ones here.
+def _convolution(i: Instruction, dims: Sequence[Sequence[int]]) -> float:
+    """Returns the FLOPs of a convolution, the only product of TPUs; a dot's batch and further dimensions are spatial ones here.
+
+    `dims` are those of its input, its filter and its output.
 
     A batch of 8 is `size=8 stride=7 lhs_dilate=8`, where each output meets one of 8 taps and the others fall between elements;
     an operand's second dimension of 8 is `size=8 pad=7_7`, where they fall outside. So only taps that meet an element count.
     """
+    lhs, rhs, out = dims
     lhs_labels, rhs_labels, out_labels = re.split("_|->", i.attributes["dim_labels"])
     window = dict(field.split("=") for field in i.attributes.get("window", "{}")[1:-1].split())
     spatial = sum(label.isdigit() for label in out_labels)
