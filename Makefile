@@ -58,9 +58,9 @@ $(VENV)-docs/.installed: requirements-docs.lock
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r $<
 	touch $@
 
-setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command `shardzoo`, which runs from any folder; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, launch the schemas of Kubernetes and JobSet, gs the client for checkpoints at gs://, beam Apache Beam
+setup: $(STAMP) $(VENV)/bin/shardzoo  ## the environment, and in it the command `shardzoo`, which runs from any folder; DEVICE=gpu or tpu adds JAX's own packages for it, DEVICE=plan the TPU compiler, plan-gpu XLA's GPU compiler, launch the schemas of Kubernetes and JobSet, gs the client for checkpoints at gs://, beam Apache Beam
 
-$(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requirements-gs.lock requirements-beam.lock
+$(STAMP): requirements.lock requirements-plan.lock requirements-plan-gpu.lock requirements-launch.lock requirements-gs.lock requirements-beam.lock
 	@$(or $(wildcard $(PY)),$(PYTHON)) scripts/versions.py
 	test -x $(PY) || $(PYTHON) -m venv $(VENV)
 # The lock names all packages, so that nothing is to be resolved. Modules are compiled when they are first imported.
@@ -70,6 +70,7 @@ $(STAMP): requirements.lock requirements-plan.lock requirements-launch.lock requ
 	if [ $(DEVICE) = gpu ]; then $(PY) -m pip install $(QUIET) -c $(VENV)/constraints.txt "jax[cuda12]"; fi
 	if [ $(DEVICE) = tpu ]; then $(PY) -m pip install $(QUIET) -c $(VENV)/constraints.txt "jax[tpu]"; fi
 	if [ $(DEVICE) = plan ]; then $(PY) -m pip install $(QUIET) --upgrade --no-deps --require-hashes --target $(VENV)/plan -r requirements-plan.lock; fi
+	if [ $(DEVICE) = plan-gpu ]; then $(PY) -m pip install $(QUIET) --upgrade --no-deps --require-hashes --target $(VENV)/plan-gpu -r requirements-plan-gpu.lock; fi
 	if [ $(DEVICE) = launch ]; then $(PY) -m pip install $(QUIET) --upgrade --no-deps --require-hashes --target $(VENV)/launch -r requirements-launch.lock; fi
 	if [ $(DEVICE) = gs ]; then $(PY) -m pip install $(QUIET) --no-deps --require-hashes -r requirements-gs.lock; fi
 	if [ $(DEVICE) = beam ]; then $(PYTHON) -m venv $(VENV)-beam && $(VENV)-beam/bin/python -m pip install $(QUIET) --require-hashes -r requirements-beam.lock; fi
@@ -85,6 +86,7 @@ COMPILE := uv pip compile --quiet --universal --no-header --no-annotate --genera
 lock:  ## resolves requirements.in anew, for every Python from 3.11 on; the files hold versions and hashes, and no addresses. Then see scripts/versions.py
 	$(COMPILE) requirements.in -o requirements.lock
 	$(COMPILE) --no-deps requirements-plan.in -o requirements-plan.lock
+	$(COMPILE) requirements-plan-gpu.in -o requirements-plan-gpu.lock
 	$(COMPILE) requirements-docs.in -o requirements-docs.lock
 	$(COMPILE) --constraints requirements.lock requirements-gs.in -o requirements-gs.lock
 

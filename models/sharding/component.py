@@ -57,6 +57,11 @@ class Component:
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "tpu"
 
     @property
+    def on_gpu(self) -> bool:
+        """Returns whether the mesh's devices are GPUs, including those of a GPU that is only compiled for."""
+        return self.mesh is not None and self.mesh.devices.flat[0].platform == "gpu"
+
+    @property
     def on_cpu(self) -> bool:
         """Returns whether the mesh's devices are CPUs."""
         return self.mesh is not None and self.mesh.devices.flat[0].platform == "cpu"

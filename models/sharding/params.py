@@ -148,8 +148,11 @@ def scan(
         if not unroll and jax.tree.leaves(stacked)[0].shape[0] == 1:  # of which JAX would make a loop all the same
             carry, out = body(carry, jax.tree.map(lambda x: x[0], stacked), rows)
             return carry, jax.tree.map(lambda x: x[None], out)
-        # A loop of our own writes what it keeps into the device's memory.
-        recomputes = scope is not None and scope.remat != "none" and unroll == 1 and not scope.execution.offloaded
+        # A loop of our own writes what it keeps into the device's memory. GPUs have JAX's: in ours each would allocate a stack as
+        # large as those of all devices together (jaxlib 0.10.2).
+        recomputes = (
+            scope is not None and not (scope.remat == "none" or scope.execution.offloaded or scope.on_gpu) and unroll == 1
+        )
         return layer_scan(body, carry, stacked, rows, recomputes=recomputes, unroll=unroll or True)
 
 

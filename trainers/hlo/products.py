@@ -16,6 +16,15 @@ from trainers.hlo.trip_counts import Node, times, tree
 _ATTENTION = {"fwd": 2, "dq": 3, "dkv": 4}
 _KERNEL = re.compile(r"splash_m[hq]a_(fwd|dq|dkv)_")
 _GEMM = re.compile(r'"dot_dimension_numbers":\{"lhs_contracting_dimensions":\[([^\]]*)\]')
+# Convolutions of cuDNN: which of its operands (0, 1) and its result (2) are the input, the filter and the output of the forward
+# convolution, whose window all of them note.
+_CUDNN = {
+    "__cudnn$convForward": (0, 1, 2),
+    "__cudnn$convForwardGraph": (0, 1, 2),
+    "__cudnn$convBiasActivationForward": (0, 1, 2),
+    "__cudnn$convBackwardInput": (2, 1, 0),
+    "__cudnn$convBackwardFilter": (0, 2, 1),
+}
 # Custom calls without a product: memory and markers on TPUs, sorting, top-k and random bits elsewhere.
 _NO_PRODUCTS = {
     "AllocateBuffer",
@@ -55,12 +64,12 @@ def _total(program: Program, nodes: Sequence[Node]) -> float:
             total_flops += sum(counts)
         elif node.inside:
             total_flops += _total(program, node.inside)
-        elif per_run := _flops_per_run(program, around, i):
+        elif per_run := flops_per_run(program, around, i):
             total_flops += per_run * times(node.site.loops)
     return total_flops
 
 
-def _flops_per_run(program: Program, around: Computation, i: Instruction) -> float:
+def flops_per_run(program: Program, around: Computation, i: Instruction) -> float:
     """Returns the FLOPs of one run of an instruction that calls no other."""
     if i.opcode == "ragged-dot":
         raise HloError(f"%{i.name}: the FLOPs of a ragged-dot are not in the program")
@@ -69,8 +78,11 @@ def _flops_per_run(program: Program, around: Computation, i: Instruction) -> flo
     if contracted := _GEMM.search(i.suffix):  # cuBLAS
         left = around[i.operands[0]].shapes[0].dims
         return 2.0 * i.shapes[0].size * math.prod(left[int(dim)] for dim in re.findall(r"\d+", contracted[1]))
-    known = attention_flops(around, i)
     target = i.attributes.get("custom_call_target", "").strip('"')
+    if target in _CUDNN:
+        dims = [*(around[name].shapes[0].dims for name in i.operands[:2]), i.shapes[0].dims]
+        return _convolution(i, [dims[at] for at in _CUDNN[target]])
+    known = attention_flops(around, i)
     if known is None and target not in _NO_PRODUCTS:
         raise HloError(f"%{i.name}: the FLOPs of custom call {target!r} are not in the program")
     return known or 0.0
@@ -80,7 +92,7 @@ def flops(program: Program, computation: Computation, i: Instruction) -> float:
     """Returns the FLOPs of the matrix products of an instruction, including those inside a fusion; 0.0 without products."""
     match i.opcode:
         case "convolution":
-            return _convolution(computation, i)
+            return _convolution(i, [*(computation[name].shapes[0].dims for name in i.operands[:2]), i.shapes[0].dims])
         case "dot":
             left = computation[i.operands[0]].shapes[0].dims
             contracted = re.findall(r"\d+", i.attributes.get("lhs_contracting_dims", ""))
@@ -109,14 +121,15 @@ def attention_flops(computation: Computation, i: Instruction) -> float | None:
     return 2.0 * _ATTENTION[match[1]] * queries.size * keys.dims[-2] * (0.5 if causal else 1.0)
 
 
-def _convolution(computation: Computation, i: Instruction) -> float:
+def _convolution(i: Instruction, dims: Sequence[Sequence[int]]) -> float:
     """Returns the FLOPs of a convolution, the only product of TPUs; a dot's batch and further dimensions are spatial ones here.
+
+    `dims` are those of its input, its filter and its output.
 
     A batch of 8 is `size=8 stride=7 lhs_dilate=8`, where each output meets one of 8 taps and the others fall between elements;
     an operand's second dimension of 8 is `size=8 pad=7_7`, where they fall outside. So only taps that meet an element count.
     """
-    lhs, rhs = (computation[name].shapes[0].dims for name in i.operands[:2])
-    out = i.shapes[0].dims
+    lhs, rhs, out = dims
     lhs_labels, rhs_labels, out_labels = re.split("_|->", i.attributes["dim_labels"])
     window = dict(field.split("=") for field in i.attributes.get("window", "{}")[1:-1].split())
     spatial = sum(label.isdigit() for label in out_labels)

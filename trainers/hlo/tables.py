@@ -83,6 +83,18 @@ def optimizer_bytes(plan: Plan) -> int:
     return total
 
 
+def step_memory(plan: Plan, compiled: jax.stages.Compiled) -> dict[str, int]:
+    """Returns the bytes of a compiled step on one device by category, which add up to the peak that the compiler counts:
+    parameters, optimizer (unless its state is in the host's memory), batch, other (outputs that reuse no input), temporary."""
+    analysis: Any = compiled.memory_analysis()
+    parameters = sum(info.bytes_per_device for info in plan.parameters)
+    optimizer = 0 if plan.experiment.execution.offloads_optimizer else optimizer_bytes(plan)
+    output = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
+    batch = analysis.argument_size_in_bytes - parameters - optimizer
+    memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
+    return memory | {"temporary": analysis.peak_memory_in_bytes - sum(memory.values())}
+
+
 def padded_dimensions(plan: Plan) -> list[dict[str, Any]]:
     """Returns the dimensions of parameters, and of activations of a like name ("act_mlp"), that the layout pads."""
     layout, rows = plan.experiment.layout, {}

@@ -82,13 +82,8 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
             raise
         raise DoesNotFit(e.name, str(pod), *(pod.chip.devices * size for size in sizes)) from None
     analysis: Any = compiled.memory_analysis()
-    parameters = sum(info.bytes_per_device for info in plan.parameters)
-    optimizer = 0 if e.execution.offloads_optimizer else tables.optimizer_bytes(plan)
     host = analysis.host_argument_size_in_bytes + analysis.host_temp_size_in_bytes
-    output = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
-    batch = analysis.argument_size_in_bytes - parameters - optimizer
-    memory = {"parameters": parameters, "optimizer": optimizer, "batch": batch, "other": output}
-    memory["temporary"] = analysis.peak_memory_in_bytes - sum(memory.values())
+    memory = tables.step_memory(plan, compiled)
     return Compiled(plan, _text(compiled, pod), analysis.peak_memory_in_bytes, memory, host, time.time() - began)
 
 

@@ -2,13 +2,20 @@
 
 import functools
 import re
+from types import SimpleNamespace
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.ad_checkpoint import checkpoint_name
 from numpy.testing import assert_allclose, assert_array_equal
 
+from models.execution import Execution
+from models.sharding.component import Component
+from models.sharding.layouts import ONE_DEVICE
+from models.sharding.params import scan
 from models.sharding.stacks import layer_scan
 
 LAYERS, ROWS, WIDTH = 3, 4, 8
@@ -102,3 +109,16 @@ def test_a_loss_that_drops_the_carry_or_the_outs_has_gradients():
         losses = [lambda v, s=s: pick(run(s, POLICIES["full"], v, others)[1]) for s in (recomputing_scan, plain)]
         grads = [jax.jit(jax.grad(loss))(values) for loss in losses]
         jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-4, atol=1e-5), *grads)
+
+
+@pytest.mark.parametrize(("platform", "own"), [("tpu", True), ("gpu", False)])
+def test_gpus_have_the_loop_of_jax(platform, own):
+    """A stack that holds anything before is whole on each of several GPUs, so that there none is made."""
+    mesh: Any = SimpleNamespace(devices=np.array([SimpleNamespace(platform=platform)]))
+    scope = Component(ONE_DEVICE, "decoder", mesh, Execution(remat="full"))
+
+    def loss(weights, x):
+        return jnp.sum(scan(lambda x, w, rows: (jnp.tanh(x @ w), ()), x, weights, scope=scope)[0])
+
+    jaxpr = str(jax.make_jaxpr(jax.grad(loss))(jnp.ones((LAYERS, WIDTH, WIDTH)), jnp.ones((ROWS, WIDTH))))
+    assert (" empty[" in jaxpr) == own

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.helpers.programs import program
-from trainers.hlo.products import attention_flops, flops
+from trainers.hlo.products import attention_flops, flops, total
 
 
 @pytest.mark.parametrize(
@@ -38,6 +38,27 @@ def test_convolutions(left, right, out, attributes, expected):
     )
     main = p.computations["main"]
     assert flops(p, main, main.root) == expected
+
+
+@pytest.mark.parametrize(
+    ("target", "left", "right", "out"),
+    [
+        ("convForward", "[2,5,16]", "[8,3,16]", "[2,3,8]"),
+        ("convBiasActivationForward", "[2,5,16]", "[8,3,16]", "[2,3,8]"),
+        ("convBackwardInput", "[2,3,8]", "[8,3,16]", "[2,5,16]"),
+        ("convBackwardFilter", "[2,5,16]", "[2,3,8]", "[8,3,16]"),
+    ],
+)
+def test_convolutions_of_cudnn(target, left, right, out):
+    """A convolution and both of its gradients have equal FLOPs: every second of five elements meets three taps, seven of nine."""
+    p = program(
+        f"%a = bf16{left} parameter(1)",
+        f"%b = bf16{right} parameter(2)",
+        f"%c = (bf16{out}, u8[0]) custom-call(%a, %b), window={{size=3 stride=2 pad=1_1}}, dim_labels=b0f_o0i->b0f, "
+        f'custom_call_target="__cudnn${target}", backend_config={{}}',
+        "ROOT %z = f32[500] copy(%x)",
+    )
+    assert total(p) == 2 * 2 * 7 * 16 * 8
 
 
 def test_dots_and_fusions():
