@@ -213,7 +213,8 @@ _TWO = over_slices(fully_sharded(256, 1), 2)
 
 def _v5p_mixtral() -> Experiment:
     """Its recipe drops no token and recomputes a layer from its input; slots here are as many as choices, and routing is even."""
-    return _recipe("gpt.mixtral_8x7b", 128, 36, 4096, **{"moe.capacity.factor": 2.0})
+    slots: dict[str, Any] = {"moe.capacity.factor": 2.0}
+    return _recipe("gpt.mixtral_8x7b", 128, 36, 4096, **slots)
 
 
 def _v5p_scout() -> Experiment:
