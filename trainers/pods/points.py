@@ -14,7 +14,8 @@ from configs import registry
 from configs.experiment import Experiment
 from configs.optimizers import AdamW, Exponential
 from models.execution import Quantization
-from models.parts.attention.config import Sinusoidal
+from models.parts.attention.config import QkNorm, Sinusoidal
+from models.parts.moe.config import ExpertsConfig, SharedExpert, TopK
 from models.parts.nested import changed
 from models.sharding.layout import Layout
 from models.sharding.layouts import fully_sharded, over_slices, two_d
@@ -194,6 +195,7 @@ V4 = "MaxText's README of 2023"
 PAX = "Pax's README, read off its chart (3 %)"
 V5E = "MaxText's README of its v5e configurations"
 V5P = "MaxText's README of its v5p configurations"
+TIERS = "derived from MaxText's table of optimized models"
 _QKV = "layer_in+attention_in"
 _QKVO = f"{_QKV}+attention_out"
 # Sizes of models that are no experiments of their own.
@@ -207,6 +209,43 @@ _8X22B: dict[str, Any] = {
 }
 _DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
 _TWO = over_slices(fully_sharded(256, 1), 2)
+
+
+def _v5p_mixtral() -> Experiment:
+    """Its recipe drops no token and recomputes a layer from its input; slots here are as many as choices, and routing is even."""
+    slots: dict[str, Any] = {"moe.capacity.factor": 2.0}
+    return _recipe("gpt.mixtral_8x7b", 128, 36, 4096, **slots)
+
+
+def _v5p_scout() -> Experiment:
+    """Llama 4 Scout: 48 layers of 5120, 16 experts of 8192, one a token beside one that all pass. It drops no token either.
+
+    Rows of 8192 are not longer than the chunks in which its attention is local. Chosen here: layers' inputs stay on the chip,
+    where the recipe has them in the host's memory, since a step with offload takes ten times as long to compile; all layers
+    rotate queries and keys (three of four there), whose norms come before that and have scales (after it and without there).
+    """
+    model: dict[str, Any] = {
+        "vocab": 202_048,
+        "layers": 48,
+        "model_dim": 5120,
+        "feed_forward.hidden_dim": 8192,
+        "attention.heads": 40,
+        "attention.qk_norm": QkNorm(kind="rms"),
+        "positions.base": 5e5,
+        "moe.experts": ExpertsConfig(count=16, shared=SharedExpert(hidden_dim=8192)),
+        "moe.router": TopK(choices=1, score="sigmoid"),
+        "moe.capacity.factor": 1.0,
+        "moe.group_size": 8192,
+    }
+    return _recipe("gpt.mixtral_8x7b", 128, 8, 8192, **model)
+
+
+def _v5p_gpt3() -> Experiment:
+    """MLPerf 4.0's script in MaxText: rows of 2048 in int8, 64 x 8 chips, of which eight share a matrix."""
+    e = _recipe("gpt.gpt3_175b", 512, 4, 2048, quantization="int8")
+    return replace(e, layout=two_d(64, 8))
+
+
 POINTS = {
     "mlperf_480b": Point(_mlperf_480b, "v4:8x16x16", 0.475, "MLPerf", f"{MLPERF}, 22.74 s a step"),
     "mlperf_200b": Point(_mlperf_200b, "v4:8x8x16", 0.531, "MLPerf", f"{MLPERF}, 16.83 s a step"),
@@ -231,6 +270,12 @@ POINTS = {
     "v5p_128b": Point(lambda: _maxtext_v5(128, 1, two_d(16, 8), "dots"), "v5p:4x4x8", 0.6868, "MaxText", V5P, kernel=True),
     "v5p_128b_256": Point(lambda: _maxtext_v5(128, 1, two_d(32, 8), "dots"), "v5p:4x8x8", 0.6883, "MaxText", V5P, kernel=True),
     "v5p_256b": Point(lambda: _maxtext_v5(256, 1, two_d(64, 8), "dots"), "v5p:8x8x8", 0.6709, "MaxText", V5P, kernel=True),
+    "v5p_128b_2_slices": Point(
+        lambda: _maxtext_v5(128, 1, over_slices(two_d(16, 8), 2), "dots"), "2xv5p:4x4x8", 0.6634, "MaxText", V5P, kernel=True
+    ),
+    "v5p_256b_2_slices": Point(
+        lambda: _maxtext_v5(256, 1, over_slices(two_d(64, 8), 2), "dots"), "2xv5p:8x8x8", 0.6299, "MaxText", V5P, kernel=True
+    ),
     "v5p_512b": Point(lambda: _maxtext_v5(512, 2, two_d(64, 8)), "v5p:8x8x8", 0.640, "MaxText", V5P, kernel=True),
     "v5p_1024b": Point(lambda: _maxtext_v5(1024, 2, two_d(128, 8)), "v5p:8x8x16", 0.5535, "MaxText", V5P, kernel=True),
     "v5p_1024b_2048": Point(lambda: _maxtext_v5(1024, 2, two_d(256, 8)), "v5p:8x16x16", 0.648, "MaxText", V5P, kernel=True),
@@ -247,10 +292,43 @@ POINTS = {
     "v6e_llama2_70b": _published("v6e:16x16", 9.052, 0.4382, "gpt.llama2_70b", 2, 4096, "attention_in"),
     "v6e_gpt3_175b": _published("v6e:16x16", 17.182, 0.4193, "gpt.gpt3_175b", 3, 2048, "none"),
     "v5p_llama31_405b": _published("v5p:8x8x8", 131.474, 0.7128, "gpt.llama3_1_8b", 2, 8192, "context+ffn_out", **_405B),
+    "v5p_llama2_70b": Point(
+        lambda: _recipe("gpt.llama2_70b", 512, 2, 4096, remat="attention_in+attention_out+ffn_out"),
+        "v5p:8x8x8",
+        0.6701,
+        "MaxText",
+        f"{TIERS}, 692 tokens/s a chip",
+        kernel=True,
+    ),
+    "v5p_gpt3_175b_int8": Point(
+        _v5p_gpt3, "v5p:8x8x8", 0.8655, "MaxText", "derived from tpu-recipes, training/v5p, 22.197 s", kernel=True
+    ),
+    "v6e_gpt3_175b_int8": _published("v6e:16x16", 14.245, 0.5057, "gpt.gpt3_175b", 3, 2048, "none", quantization="int8"),
+    "v5p_mixtral_8x7b": Point(
+        _v5p_mixtral, "v5p:4x4x8", 0.5256, "MaxText", f"{TIERS}, 2,909 tokens/s a chip", True, options="scoped_vmem"
+    ),
+    "v5p_llama4_scout": Point(
+        _v5p_scout,
+        "v5p:4x4x8",
+        0.5458,
+        "MaxText",
+        "derived from tpu-recipes, training/v5p, 31.652 s",
+        kernel=True,
+        options="scoped_vmem",
+    ),
     "v6e_mixtral_8x7b": _published("v6e:16x16", 13.484, 0.3293, "gpt.mixtral_8x7b", 12, 4096, _QKVO),
     "v6e_mixtral_8x22b": _published("v6e:16x16", 24.706, 0.3622, "gpt.mixtral_8x7b", 8, 4096, _QKVO, **_8X22B),
     "v5p_deepseek_v3": _published("v5p:8x8x8", 90.668, 0.4046, "gpt.deepseek_v3", 6, 8192, "layer_in+attention_out", **_DROPLESS),
     "tpu7x_llama31_70b": _published(
         "tpu7x:4x4x4", 12.20, 0.5605, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context"
+    ),
+    "tpu7x_llama31_70b_256": _published(
+        "tpu7x:4x8x8", 12.27, 0.5573, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context"
+    ),
+    "tpu7x_llama31_70b_fp8": _published(
+        "tpu7x:4x4x4", 7.93, 0.8623, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context", quantization="fp8"
+    ),
+    "tpu7x_llama31_70b_256_fp8": _published(
+        "tpu7x:4x8x8", 7.95, 0.8601, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context", quantization="fp8"
     ),
 }
