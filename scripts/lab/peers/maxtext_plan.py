@@ -5,9 +5,10 @@
 
 Needs `make setup DEVICE=plan` and `make .venv-maxtext/.installed`, into which `pip install libtpu` has brought the same compiler.
 Recipes are those of tpu-recipes and of MaxText's configurations and benchmarks, by the names of the calibration's points; the
-compiler's options are this project's on both sides. Two steps of this project stand beside MaxText's: the calibration's, with the
-recipe's own mesh and recomputation, and that of the best plan of the same model, batch and slice (`BEST`). Compiled programs of
-MaxText stay in the folder, and reports of plans with those of `scripts.plan --search`, so that nothing is compiled twice.
+compiler's options are this project's on both sides. Two steps of this project stand beside MaxText's: the calibration's, with
+the recipe's own mesh, recomputation and options, and that of the best plan of the same model, batch and slice (`BEST`). Where
+that has other options of the compiler, MaxText's step is compiled with them too. Compiled programs of MaxText stay in the folder,
+and reports of plans with those of `scripts.plan --search`, so that nothing is compiled twice.
 """
 
 import argparse
@@ -96,6 +97,7 @@ class Best:
       remat: what the backward pass keeps of a layer, as in `Execution`.
       torus: where mesh axes lie, as in `Layout`; the layout's own placement if it is empty.
       loss_chunks: parts of a row whose logits exist at the same time.
+      options: a set of compiler options (trainers/runtime/chips.py); the point's if it is empty.
     """
 
     layout: str
@@ -103,6 +105,7 @@ class Best:
     remat: str
     torus: tuple[tuple[str, str], ...] = ()
     loss_chunks: int = 4
+    options: str = ""
 
     def experiment(self, e: Any) -> Any:
         """Returns the experiment of a point (configs.experiment.Experiment) under this plan."""
@@ -153,40 +156,51 @@ def price_recipe(name: str, folder: Path, python: Path) -> dict[str, Any]:
       folder: of MaxText's compiled programs; the recipe is compiled if its program is not there.
       python: MaxText's interpreter.
     """
-    from trainers.hlo import parsing
     from trainers.pods import calibration
     from trainers.pods.points import POINTS
-    from trainers.pods.price import price
-    from trainers.runtime.chips import GIB, parse_slice
 
     point = POINTS[name]
-    pod = parse_slice(point.topology)
-    text = folder / f"{name}.hlo.txt"
-    if not text.exists():
-        _compile(name, text, python)
-    described = json.loads(text.with_suffix(".json").read_text())
-    places = [tuple(place[: len(pod.dims)]) for place in described["places"]]
-    priced = price(parsing.parse(text.read_text()), pod, places, described["mesh"])
+    row = {"recipe": name, "topology": point.topology, "options": point.options}
+    row["maxtext"] = price_maxtext(name, point.options, folder, python)
     ours = {row["name"]: row for row in calibration.stored()}.get(name)
-    best = best_report(name) if name in BEST else None
-    return {
-        "recipe": name,
-        "topology": point.topology,
-        "maxtext_step_s": priced.step_s,
-        "maxtext_gib": described["peak"] * pod.chip.devices / GIB,
-        "maxtext_exposed": priced.exposed,
-        "maxtext_unpriced_share": priced.exposed["unpriced"] / priced.step_s,
-        "maxtext_flops": priced.hlo_flops,
-        "problems": list(priced.problems),
-        "our_step_s": ours and ours["modelled_step_s"],
-        "best": best and {name: best[name] for name in _REPORTED},
-    }
+    row |= {"our_step_s": ours and ours["modelled_step_s"], "best": None, "maxtext_as_best": None}
+    if best := BEST.get(name):
+        planned = best_report(name)
+        row["best"] = {key: planned[key] for key in _REPORTED}
+        options = best.options or point.options
+        row["maxtext_as_best"] = price_maxtext(name, options, folder, python) if options != point.options else row["maxtext"]
+    return row
 
 
 _REPORTED = (
     *("layout", "mesh", "remat", "options", "modelled_step_s", "modelled_mfu", "modelled_hfu", "parts"),
     *("hbm_gib_per_chip", "hbm_limit_gib", "exposed_communication_share", "problems"),
 )
+
+
+def price_maxtext(name: str, options: str, folder: Path, python: Path) -> dict[str, Any]:
+    """Returns the modelled step of a recipe, compiled with a set of options: seconds, and where they go; GiB a chip; FLOPs of its
+    products on each device; reasons not to trust the price."""
+    from trainers.hlo import parsing
+    from trainers.pods.points import POINTS
+    from trainers.pods.price import price
+    from trainers.runtime.chips import GIB, parse_slice
+
+    pod = parse_slice(POINTS[name].topology)
+    text = folder / f"{name}.{options}.hlo.txt"
+    if not text.exists():
+        _compile(name, options, text, python)
+    described = json.loads(text.with_suffix(".json").read_text())
+    places = [tuple(place[: len(pod.dims)]) for place in described["places"]]
+    priced = price(parsing.parse(text.read_text()), pod, places, described["mesh"])
+    return {
+        "step_s": priced.step_s,
+        "parts": {"unpriced": 0.0} | priced.exposed,
+        "hbm_gib_per_chip": described["peak"] * pod.chip.devices / GIB,
+        "hlo_flops": priced.hlo_flops,
+        "mesh": described["mesh"],
+        "problems": priced.problems,
+    }
 
 
 def best_report(name: str) -> dict[str, Any]:
@@ -198,32 +212,30 @@ def best_report(name: str) -> dict[str, Any]:
     from trainers.pods.search import Reports
     from trainers.runtime.chips import PodError, parse_slice
 
-    point = POINTS[name]
-    e, pod = BEST[name].experiment(point.experiment()), parse_slice(point.topology)
+    point, best = POINTS[name], BEST[name]
+    e, pod, options = best.experiment(point.experiment()), parse_slice(point.topology), best.options or point.options
 
     def evaluate(candidate: Candidate) -> dict[str, Any]:
         with contextlib.nullcontext() if point.kernel else splash.without_kernel():
-            return report.plan(candidate.experiment, pod, point.options)[0]
+            return report.plan(candidate.experiment, pod, options)[0]
 
-    settings = f"{point.options}, kernel {point.kernel}"
-    planned = Reports(pod, settings)(evaluate, Candidate(e, describe(e, pod)))
+    planned = Reports(pod, f"{options}, kernel {point.kernel}")(evaluate, Candidate(e, describe(e, pod)))
     if not planned["fits"]:
         raise PodError(f"the best plan of {name}: {planned['error']}")
     return planned
 
 
-def _compile(name: str, text: Path, python: Path) -> None:
-    """Compiles a recipe in MaxText's environment, with this project's slice and compiler options."""
+def _compile(name: str, options: str, text: Path, python: Path) -> None:
+    """Compiles a recipe in MaxText's environment, with this project's slice and a set of its compiler options."""
     from trainers.pods import libtpu
     from trainers.pods.points import POINTS
     from trainers.runtime.chips import parse_slice
 
-    point = POINTS[name]
-    pod = parse_slice(point.topology)
-    options = " ".join(f"--{key}={str(value).lower()}" for key, value in pod.chip.option_set(point.options).items())
+    pod = parse_slice(POINTS[name].topology)
+    flags = " ".join(f"--{key}={str(value).lower()}" for key, value in pod.chip.option_set(options).items())
     cores = pod.devices * (2 if pod.chip.config == "megacore" else 1)  # by which MaxText names slices
     settings = {"compile_topology": f"{pod.chip.name}-{cores}", "compile_topology_num_slices": "1"}
-    settings |= {"compile_xla_flags": options} | RECIPES[name]
+    settings |= {"compile_xla_flags": flags} | RECIPES[name]
     settings |= {"run_name": name, "base_output_directory": str(text.parent), "skip_jax_distributed_system": "true"}
     topology = {
         "topology_name": pod.name,
@@ -237,49 +249,46 @@ def _compile(name: str, text: Path, python: Path) -> None:
     subprocess.run([python, "-m", "scripts.lab.peers.maxtext_plan", *arguments], check=True, env=environment)
 
 
+HEAD = (
+    *("recipe", "slice", "MaxText, s", "GiB", "unpriced", "same options, s", "ratio"),
+    *("best plan", "s", "GiB", "unpriced", "ratio", "MaxText, its options, s", "ratio"),
+)
+
+
 def table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Returns rows of `price_recipe` as text, with a line for each reason not to trust one of them."""
+    """Returns rows of `price_recipe` as text, with a line for each reason not to trust one of them.
+
+    Ratios are MaxText's step over ours: of the recipe as it is, and at the end with the best plan's compiler options.
+    """
     from trainers.text_table import text_table
 
-    head = [
-        "recipe",
-        "slice",
-        "MaxText, s",
-        "GiB",
-        "unpriced",
-        "same options, s",
-        "ratio",
-        "best plan",
-        "s",
-        "GiB",
-        "unpriced",
-        "ratio",
-    ]
-    cells = [[*_theirs(r), *_same(r), *_best(r)] for r in rows]
-    lines = text_table(head, cells, (2, 3, 4, 5, 6, 8, 9, 10, 11))
+    cells = [[r["recipe"], r["topology"], *_theirs(r["maxtext"]), *_same(r), *_best(r)] for r in rows]
+    lines = text_table(HEAD, cells, [at for at, name in enumerate(HEAD) if name not in ("recipe", "slice", "best plan")])
     for r in rows:
-        lines += [f"{r['recipe']}, MaxText: {problem}" for problem in r["problems"]]
+        lines += [f"{r['recipe']}, MaxText: {problem}" for problem in r["maxtext"]["problems"]]
         lines += [f"{r['recipe']}, best plan: {problem}" for problem in (r["best"] or {"problems": ()})["problems"]]
     return lines
 
 
-def _theirs(r: dict[str, Any]) -> list[str]:
-    share = r["maxtext_unpriced_share"]
-    return [r["recipe"], r["topology"], f"{r['maxtext_step_s']:.2f}", f"{r['maxtext_gib']:.1f}", f"{share:.1%}"]
+def _theirs(maxtext: dict[str, Any]) -> list[str]:
+    unpriced = maxtext["parts"]["unpriced"] / maxtext["step_s"]
+    return [f"{maxtext['step_s']:.2f}", f"{maxtext['hbm_gib_per_chip']:.1f}", f"{unpriced:.1%}"]
 
 
 def _same(r: dict[str, Any]) -> list[str]:
     seconds = r["our_step_s"]
-    return [f"{seconds:.2f}", f"{r['maxtext_step_s'] / seconds:.2f}"] if seconds else ["-", "-"]
+    return [f"{seconds:.2f}", f"{r['maxtext']['step_s'] / seconds:.2f}"] if seconds else ["-", "-"]
 
 
 def _best(r: dict[str, Any]) -> list[str]:
     if not (best := r["best"]):
-        return ["-"] * 5
-    seconds = best["modelled_step_s"]
-    plan = " ".join([best["layout"], "x".join(str(size) for size in best["mesh"].values()), best["remat"]])
+        return ["-"] * 7
+    seconds, with_its_options = best["modelled_step_s"], r["maxtext_as_best"]["step_s"]
+    plan = [best["layout"], "x".join(str(size) for size in best["mesh"].values()), best["remat"]]
+    plan += [best["options"]] if best["options"] != r["options"] else []
     figures = [f"{seconds:.2f}", f"{best['hbm_gib_per_chip']:.1f}", f"{best['parts']['unpriced'] / seconds:.1%}"]
-    return [plan, *figures, f"{r['maxtext_step_s'] / seconds:.2f}"]
+    ratios = [f"{r['maxtext']['step_s'] / seconds:.2f}", f"{with_its_options:.2f}", f"{with_its_options / seconds:.2f}"]
+    return [" ".join(plan), *figures, *ratios]
 
 
 def main(arguments: list[str] | None = None) -> int:

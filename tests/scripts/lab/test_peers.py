@@ -281,24 +281,26 @@ def test_a_kept_program_of_maxtext_is_priced_beside_both_plans(tmp_path, monkeyp
     operands = "%u = bf16[8,16]{1,0} parameter(0)\n  %v = bf16[16,32]{1,0} parameter(1)\n"
     step = f"ROOT %f = bf16[8,32]{{1,0}} fusion(%u, %v), kind=kOutput, calls=%product{cycles(7_000_000)}\n"
     entry = f"ENTRY %main (u: bf16[8,16], v: bf16[16,32]) -> bf16[8,32] {{\n  {operands}  {step}}}\n"
-    (tmp_path / "v5p_128b.hlo.txt").write_text(f"HloModule test\n\n{product}\n{entry}")
+    (tmp_path / "v5p_128b.overlapped.hlo.txt").write_text(f"HloModule test\n\n{product}\n{entry}")
     places = list(itertools.product(range(4), range(4), range(8)))
     described = {"mesh": {"fsdp": 128}, "places": places, "peak": 3 * GIB, "host": 0}
-    (tmp_path / "v5p_128b.hlo.json").write_text(json.dumps(described))
-    monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": None})
+    (tmp_path / "v5p_128b.overlapped.hlo.json").write_text(json.dumps(described))
+    monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": maxtext_plan.Best("fully_sharded", (128, 1), "dots")})
     monkeypatch.setattr(maxtext_plan, "best_report", lambda name: PLANNED | {"rows": []})
     monkeypatch.setattr(calibration, "stored", lambda: [{"name": "v5p_128b", "modelled_step_s": 0.002}])
     row = maxtext_plan.price_recipe("v5p_128b", tmp_path, Path("no interpreter"))
-    assert (row["recipe"], row["topology"], row["maxtext_gib"], row["our_step_s"]) == ("v5p_128b", "v5p:4x4x8", 3, 0.002)
-    assert row["maxtext_step_s"] == pytest.approx(7e6 / 1.75e9) and row["maxtext_unpriced_share"] == 0
-    assert row["best"] == PLANNED and row["problems"] == []
+    assert (row["recipe"], row["topology"], row["our_step_s"]) == ("v5p_128b", "v5p:4x4x8", 0.002)
+    assert row["maxtext"]["step_s"] == pytest.approx(7e6 / 1.75e9)
+    assert row["maxtext"]["parts"] == {"matrix": row["maxtext"]["step_s"], "unpriced": 0}
+    assert (row["maxtext"]["hbm_gib_per_chip"], row["maxtext"]["hlo_flops"]) == (3, 2 * 8 * 16 * 32)
+    assert row["best"] == PLANNED and row["maxtext_as_best"] == row["maxtext"]
 
 
 PLANNED = {
     "layout": "fully_sharded",
     "mesh": {"data": 128, "model": 1},
     "remat": "dots",
-    "options": "overlapped",
+    "options": "scoped_vmem",
     "modelled_step_s": 4.0,
     "modelled_mfu": 0.6,
     "modelled_hfu": 0.7,
@@ -312,21 +314,15 @@ PLANNED = {
 
 def test_both_plans_stand_beside_maxtexts_step():
     """Ratios are MaxText's step over ours; what is unknown is a dash, and doubts come after the table."""
-    row = {
-        "recipe": "v5p_128b",
-        "topology": "v5p:4x4x8",
-        "maxtext_step_s": 6.0,
-        "maxtext_gib": 62.58,
-        "maxtext_unpriced_share": 0.025,
-        "problems": ["2.5 % has no estimate"],
-        "our_step_s": 5.0,
-        "best": PLANNED,
-    }
-    head, first, second, *doubts = maxtext_plan.table([row, row | {"our_step_s": None, "best": None, "problems": []}])
+    maxtext = {"step_s": 6.0, "hbm_gib_per_chip": 62.58, "parts": {"unpriced": 0.15}, "problems": ["2.5 % has no estimate"]}
+    row = {"recipe": "v5p_128b", "topology": "v5p:4x4x8", "options": "overlapped", "maxtext": maxtext, "our_step_s": 5.0}
+    known = row | {"best": PLANNED, "maxtext_as_best": maxtext | {"step_s": 5.0}}
+    unknown = row | {"our_step_s": None, "best": None, "maxtext_as_best": None}
+    head, first, second, *doubts = maxtext_plan.table([known, unknown | {"maxtext": maxtext | {"problems": []}}])
     assert head.split()[:2] == ["recipe", "slice"]
-    with_best = "v5p_128b v5p:4x4x8 6.00 62.6 2.5% 5.00 1.20 fully_sharded 128x1 dots 4.00 50.2 2.5% 1.50"
-    assert first.split() == with_best.split()
-    assert second.split() == [*with_best.split()[:5], *["-"] * 7]
+    theirs, same = "v5p_128b v5p:4x4x8 6.00 62.6 2.5%", "5.00 1.20"
+    assert first.split() == f"{theirs} {same} fully_sharded 128x1 dots scoped_vmem 4.00 50.2 2.5% 1.50 5.00 1.25".split()
+    assert second.split() == [*theirs.split(), *["-"] * 9]
     assert doubts == ["v5p_128b, MaxText: 2.5 % has no estimate", "v5p_128b, best plan: too good"]
 
 
@@ -342,10 +338,10 @@ def test_a_best_plan_is_compiled_once_and_must_fit(tmp_path, monkeypatch):
 
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     monkeypatch.setattr(report, "plan", plan)
-    best = maxtext_plan.Best("fully_sharded", (128, 1), "dots", loss_chunks=2)
+    best = maxtext_plan.Best("fully_sharded", (128, 1), "dots", loss_chunks=2, options="scoped_vmem")
     monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": best})
     assert [maxtext_plan.best_report("v5p_128b")["modelled_step_s"] for _ in range(2)] == [4.0, 4.0]
-    assert compiled == [("fully_sharded", {"data": 128, "model": 1}, "dots", 2, "v5p:4x4x8", "overlapped")]
+    assert compiled == [("fully_sharded", {"data": 128, "model": 1}, "dots", 2, "v5p:4x4x8", "scoped_vmem")]
     monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": dataclasses.replace(best, remat="none")})
     with pytest.raises(PodError, match=r"^the best plan of v5p_128b: .* 24\.26 too much$"):
         maxtext_plan.best_report("v5p_128b")
