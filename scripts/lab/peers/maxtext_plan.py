@@ -116,7 +116,13 @@ class Best:
         return dataclasses.replace(e, execution=execution, layout=dataclasses.replace(layout, torus=self.torus))
 
 
-BEST: dict[str, Best] = {}
+_LARGER_LIMIT = "scoped_vmem"  # memory on the chip for one operation, by which tiles of products grow
+BEST = {
+    "v5p_64b": Best("two_d", (16, 4), "attention_in+context+attention_out+up", options=_LARGER_LIMIT),
+    "v5p_128b": Best("two_d", (32, 4), "dots", torus=(("data", "xz"), ("model", "y")), options=_LARGER_LIMIT),
+    "v5p_128b_256": Best("two_d", (64, 4), "dots", options=_LARGER_LIMIT),
+    "v5p_256b": Best("two_d", (64, 8), "attention_in+context+attention_out+gate+up", options=_LARGER_LIMIT),
+}
 
 
 def compile_recipe(settings: list[str], topology: dict[str, Any], out: Path) -> None:
