@@ -166,7 +166,7 @@ def price_recipe(name: str, folder: Path, python: Path) -> dict[str, Any]:
     from trainers.pods.points import POINTS
 
     point = POINTS[name]
-    row = {"recipe": name, "topology": point.topology, "options": point.options}
+    row: dict[str, Any] = {"recipe": name, "topology": point.topology, "options": point.options}
     row["maxtext"] = price_maxtext(name, point.options, folder, python)
     ours = {row["name"]: row for row in calibration.stored()}.get(name)
     row |= {"our_step_s": ours and ours["modelled_step_s"], "best": None, "maxtext_as_best": None}
@@ -201,7 +201,7 @@ def price_maxtext(name: str, options: str, folder: Path, python: Path) -> dict[s
     priced = price(parsing.parse(text.read_text()), pod, places, described["mesh"])
     return {
         "step_s": priced.step_s,
-        "parts": {"unpriced": 0.0} | priced.exposed,
+        "parts": {"unpriced": 0.0} | dict(priced.exposed),
         "hbm_gib_per_chip": described["peak"] * pod.chip.devices / GIB,
         "hlo_flops": priced.hlo_flops,
         "mesh": described["mesh"],

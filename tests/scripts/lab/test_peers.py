@@ -5,6 +5,7 @@ import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -259,7 +260,7 @@ def test_a_recipe_has_the_batch_of_its_point(name):
     """Its rows on all devices are the rebuilt run's, as long as that run's."""
     recipe, point = maxtext_plan.RECIPES[name], POINTS[name]
     rows = int(recipe["per_device_batch_size"]) * parse_slice(point.topology).devices
-    data = point.experiment().data
+    data: Any = point.experiment().data
     assert (rows, int(recipe["max_target_length"])) == (data.batch_size, data.length)
 
 
