@@ -74,7 +74,7 @@ RECIPES = {
     "v5p_128b_256": _v5p(128, 1, 8, "minimal"),
     "v5p_256b": _v5p(256, 1, 8, "minimal"),
     "v5p_512b": _v5p(512, 2, 8, "full"),
-    "v5p_1024b": _v5p(1024, 2, 16, "full"),
+    "v5p_1024b": _v5p(1024, 2, 16, "full"),  # the point's mesh has 8
     "v5p_llama31_405b": _recipe("llama3.1-405b", 2, 8192, _kept("offload", "context", "mlpwo"), {"num_vocab_tiling": "4"}),
     "tpu7x_llama31_70b": _recipe(
         "llama3.1-70b",
