@@ -1,16 +1,24 @@
 """The comparison with peers, on stand-ins for them: small scripts that speak the protocol of scripts/lab/peers/serve.py."""
 
+import dataclasses
+import itertools
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from configs import registry
 from configs.registry import ConfigError
 from models.errors import UserError
-from scripts.lab.peers import bounds, compare, machine, maxtext, table
+from scripts.lab.peers import bounds, compare, machine, maxtext, maxtext_plan, table
 from scripts.lab.peers.compare import CONTINUE, GENERATE, TRAIN, System
+from tests.helpers.programs import cycles
+from trainers.pods import calibration, report
+from trainers.pods.points import POINTS
+from trainers.pods.topology import DoesNotFit
+from trainers.runtime.chips import GIB, PodError, parse_slice
 
 FAKE = """
 import sys
@@ -242,3 +250,99 @@ def test_bandwidth_of_an_odd_number_of_elements():
     """Both rates are there for a number of elements that neither threads nor blocks divide."""
     rates = bounds.bandwidth(100_003)
     assert rates.keys() == {"copy", "triad"} and min(rates.values()) > 0
+
+
+# --- MaxText's steps beside plans ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", maxtext_plan.RECIPES)
+def test_a_recipe_has_the_batch_of_its_point(name):
+    """Its rows on all devices are the rebuilt run's, as long as that run's."""
+    recipe, point = maxtext_plan.RECIPES[name], POINTS[name]
+    rows = int(recipe["per_device_batch_size"]) * parse_slice(point.topology).devices
+    data: Any = point.experiment().data
+    assert (rows, int(recipe["max_target_length"])) == (data.batch_size, data.length)
+
+
+@pytest.mark.parametrize("name", maxtext_plan.BEST)
+def test_the_best_plan_is_of_the_same_model_batch_and_slice(name):
+    """It differs from the point in its layout and execution alone, computes in the same numbers, and covers the slice."""
+    e = POINTS[name].experiment()
+    best = maxtext_plan.BEST[name].experiment(e)
+    assert best != e and best.layout.devices == parse_slice(POINTS[name].topology).devices
+    assert (best.execution.dtype, best.execution.quantization) == (e.execution.dtype, e.execution.quantization)
+    assert dataclasses.replace(best, layout=e.layout, execution=e.execution) == e
+
+
+def test_a_kept_program_of_maxtext_is_priced_beside_both_plans(tmp_path, monkeypatch):
+    """Nothing is compiled: the step is the program's cycles, memory is the compiler's."""
+    product = "%product (a: bf16[8,16], b: bf16[16,32]) -> bf16[8,32] {\n  %a = bf16[8,16]{1,0} parameter(0)\n"
+    product += "  %b = bf16[16,32]{1,0} parameter(1)\n"
+    product += "  ROOT %c = bf16[8,32]{1,0} convolution(%a, %b), window={}, dim_labels=bf_io->bf\n}\n"
+    operands = "%u = bf16[8,16]{1,0} parameter(0)\n  %v = bf16[16,32]{1,0} parameter(1)\n"
+    step = f"ROOT %f = bf16[8,32]{{1,0}} fusion(%u, %v), kind=kOutput, calls=%product{cycles(7_000_000)}\n"
+    entry = f"ENTRY %main (u: bf16[8,16], v: bf16[16,32]) -> bf16[8,32] {{\n  {operands}  {step}}}\n"
+    (tmp_path / "v5p_128b.overlapped.hlo.txt").write_text(f"HloModule test\n\n{product}\n{entry}")
+    places = list(itertools.product(range(4), range(4), range(8)))
+    described = {"mesh": {"fsdp": 128}, "places": places, "peak": 3 * GIB, "host": 0}
+    (tmp_path / "v5p_128b.overlapped.hlo.json").write_text(json.dumps(described))
+    monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": maxtext_plan.Best("fully_sharded", (128, 1), "dots")})
+    monkeypatch.setattr(maxtext_plan, "best_report", lambda name: PLANNED | {"rows": []})
+    monkeypatch.setattr(calibration, "stored", lambda: [{"name": "v5p_128b", "modelled_step_s": 0.002}])
+    row = maxtext_plan.price_recipe("v5p_128b", tmp_path, Path("no interpreter"))
+    assert (row["recipe"], row["topology"], row["our_step_s"]) == ("v5p_128b", "v5p:4x4x8", 0.002)
+    assert row["maxtext"]["step_s"] == pytest.approx(7e6 / 1.75e9)
+    assert row["maxtext"]["parts"] == {"matrix": row["maxtext"]["step_s"], "unpriced": 0}
+    assert (row["maxtext"]["hbm_gib_per_chip"], row["maxtext"]["hlo_flops"]) == (3, 2 * 8 * 16 * 32)
+    assert row["best"] == PLANNED and row["maxtext_as_best"] == row["maxtext"]
+
+
+PLANNED = {
+    "layout": "fully_sharded",
+    "mesh": {"data": 128, "model": 1},
+    "remat": "dots",
+    "options": "scoped_vmem",
+    "modelled_step_s": 4.0,
+    "modelled_mfu": 0.6,
+    "modelled_hfu": 0.7,
+    "parts": {"unpriced": 0.1},
+    "hbm_gib_per_chip": 50.25,
+    "hbm_limit_gib": 95.75,
+    "exposed_communication_share": 0.1,
+    "problems": ["too good"],
+}
+
+
+def test_both_plans_stand_beside_maxtexts_step():
+    """Ratios are MaxText's step over ours; what is unknown is a dash, and doubts come after the table."""
+    maxtext = {"step_s": 6.0, "hbm_gib_per_chip": 62.58, "parts": {"unpriced": 0.15}, "problems": ["2.5 % has no estimate"]}
+    row = {"recipe": "v5p_128b", "topology": "v5p:4x4x8", "options": "overlapped", "maxtext": maxtext, "our_step_s": 5.0}
+    known = row | {"best": PLANNED, "maxtext_as_best": maxtext | {"step_s": 5.0}}
+    unknown = row | {"our_step_s": None, "best": None, "maxtext_as_best": None}
+    head, first, second, *doubts = maxtext_plan.table([known, unknown | {"maxtext": maxtext | {"problems": []}}])
+    assert head.split()[:2] == ["recipe", "slice"]
+    theirs, same = "v5p_128b v5p:4x4x8 6.00 62.6 2.5%", "5.00 1.20"
+    assert first.split() == f"{theirs} {same} fully_sharded 128x1 dots scoped_vmem 4.00 50.2 2.5% 1.50 5.00 1.25".split()
+    assert second.split() == [*theirs.split(), *["-"] * 9]
+    assert doubts == ["v5p_128b, MaxText: 2.5 % has no estimate", "v5p_128b, best plan: too good"]
+
+
+def test_a_best_plan_is_compiled_once_and_must_fit(tmp_path, monkeypatch):
+    """Its report is kept; one that does not fit is an error, not a row."""
+    compiled = []
+
+    def plan(e, pod, options):
+        compiled.append((e.layout.name, dict(e.layout.mesh), e.execution.remat, e.execution.loss_chunks, str(pod), options))
+        if e.execution.remat == "none":
+            raise DoesNotFit(e.name, str(pod), 120.0, 95.74)
+        return {"fits": True, "modelled_step_s": 4.0}, "the program"
+
+    monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
+    monkeypatch.setattr(report, "plan", plan)
+    best = maxtext_plan.Best("fully_sharded", (128, 1), "dots", loss_chunks=2, options="scoped_vmem")
+    monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": best})
+    assert [maxtext_plan.best_report("v5p_128b")["modelled_step_s"] for _ in range(2)] == [4.0, 4.0]
+    assert compiled == [("fully_sharded", {"data": 128, "model": 1}, "dots", 2, "v5p:4x4x8", "scoped_vmem")]
+    monkeypatch.setattr(maxtext_plan, "BEST", {"v5p_128b": dataclasses.replace(best, remat="none")})
+    with pytest.raises(PodError, match=r"^the best plan of v5p_128b: .* 24\.26 too much$"):
+        maxtext_plan.best_report("v5p_128b")
