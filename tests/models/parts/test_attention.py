@@ -138,7 +138,7 @@ def test_which_rows_are_attended_to_by_heads():
 
 
 def test_parts_of_a_head():
-    """Of 1,500 queries 500 are taken at once, and all of 1,499, a prime number. Causal rows have smaller parts that see no key
+    """500 of 1,500 queries are taken at once, and all of 1,499, a prime number. Causal rows have smaller parts that see no key
     after their last query, but not if there are more keys than queries, or keys that stand before the row as a prefix."""
     whole, causal = (_mask_of_ones(causal=causal) for causal in (False, True))
     assert blocks.parts_of_head(1500, 1500, whole) == [(0, 500, 1500), (500, 1000, 1500), (1000, 1500, 1500)]

@@ -56,7 +56,7 @@ def test_whatever_make_installs_from_a_file_has_hashes():
     """Each line of such a file pins a version and is followed by its hashes, and pip is told to insist on them."""
     makefile = (paths.ROOT / "Makefile").read_text()
     installs = [line for line in makefile.splitlines() if "pip install" in line and " -r " in line]
-    assert len(installs) == 8 and all("--require-hashes" in line for line in installs)
+    assert len(installs) == 10 and all("--require-hashes" in line for line in installs)
     files = {name for name in re.findall(r"[\w./-]+\.(?:lock|txt)\b", makefile) if (paths.ROOT / name).is_file()}
     assert {"requirements.lock", "tests/parity/requirements.txt", "scripts/lab/peers/maxtext.txt"} < files
     for name in files:

@@ -114,7 +114,7 @@ def test_a_bucket_is_looked_up_and_written_to_before_a_run(client):
     ids=lambda value: str(value) if isinstance(value, Exception) else None,
 )
 def test_a_bucket_that_cannot_be_used_is_refused_in_one_line(client, call, error, kind, words):
-    """What a user can mend ends with 2; a store that does not answer with the code after which the same command goes on."""
+    """A refusal that a user can mend ends with 2; a store that does not answer, with 75, after which it is run again."""
     client.fails[call] = error
     with pytest.raises(kind) as refused:
         bucket.check("gs://mine/runs", writes=True)

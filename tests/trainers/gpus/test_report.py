@@ -1,4 +1,4 @@
-"""What is read in a GPU's program: kernels by library, as often as a step runs them, with the FLOPs of their products."""
+"""The report reads a GPU's program: kernels by library, as often as a step runs them, with the FLOPs of their products."""
 
 import jax
 import pytest
