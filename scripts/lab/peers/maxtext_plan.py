@@ -120,6 +120,7 @@ _LARGER_LIMIT = "scoped_vmem"  # memory on the chip for one operation, by which 
 BEST = {
     "v5p_64b": Best("fully_sharded", (64, 1), "attention_in+context+attention_out+up", options=_LARGER_LIMIT),
     "v5p_128b": Best("two_d", (32, 4), "dots", torus=(("data", "xz"), ("model", "y")), options=_LARGER_LIMIT),
+    "v5p_128b_256": Best("two_d", (64, 4), "dots", options=_LARGER_LIMIT),
     "v5p_256b": Best("two_d", (64, 8), "attention_in+context+attention_out+gate+up", options=_LARGER_LIMIT),
     "v5p_512b": Best("two_d", (256, 2), "attention_in", options=_LARGER_LIMIT),
 }
