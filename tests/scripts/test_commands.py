@@ -101,7 +101,7 @@ COMMANDS = [path for path in sorted((ROOT / "scripts").glob("**/*.py")) if ".add
 COMMANDS.remove(ROOT / "scripts" / "cli.py")
 SWITCHES_ON = """all beam calibrate check checkpoint columns compare experiment file from hlo image key like mlperf
 mlperf-target out paper
-page plan plot profile system topology vocabulary zone"""
+page plan plot profile system topology vocabulary watch zone"""
 """Options with a value without which something is not done."""
 
 

@@ -253,7 +253,8 @@ def _compile(name: str, options: str, text: Path, python: Path) -> None:
     text.parent.mkdir(parents=True, exist_ok=True)
     arguments = ["--inside", str(text), json.dumps(topology), *(f"{key}={value}" for key, value in settings.items())]
     environment = {key: value for key, value in os.environ.items() if key != "XLA_FLAGS"} | libtpu.ENVIRONMENT
-    subprocess.run([python, "-m", "scripts.lab.peers.maxtext_plan", *arguments], check=True, env=environment)
+    # Its output is no part of this command's, which may be JSON.
+    subprocess.run([python, "-m", "scripts.lab.peers.maxtext_plan", *arguments], check=True, env=environment, stdout=sys.stderr)
 
 
 HEAD = (
