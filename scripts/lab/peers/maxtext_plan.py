@@ -311,10 +311,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     libtpu.prepare()
     rows = [price_recipe(name, args.folder.resolve(), args.python) for name in args.recipes or RECIPES]
-    if args.json:
-        cli.print_json(rows)
-    else:
-        print("\n".join(table(rows)))
+    cli.print_json(rows) if args.json else print("\n".join(table(rows)))
     return 0
 
 
