@@ -19,9 +19,10 @@ from models.sharding.component import Component
 BLOCK = 256  # queries
 # Logits of a head from which on a CPU takes one head after the other, and the most queries at a time: their logits (3 MB of
 # 1,500 keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
-LOGITS, QUERIES = 2**16, 512
-# Causal rows have smaller parts, whose keys are fewer, but no more of them than these, because each is compiled.
-CAUSAL_QUERIES, CAUSAL_PARTS = 128, 16
+LOGITS, QUERIES = 2**18, 512
+# The same of causal rows, whose other path leaves out half of them too. They have smaller parts, whose keys are fewer, but no more
+# of them than these, because each is compiled.
+CAUSAL_LOGITS, CAUSAL_QUERIES, CAUSAL_PARTS = 2**20, 128, 16
 
 
 def attend(
@@ -124,7 +125,8 @@ softmax_mix.defvjp(_softmax_mix_fwd, _softmax_mix_bwd)
 
 def is_by_head(length: int, keys: int, mask: AttentionMask, scope: Component) -> bool:
     """Returns whether rows are attended to by heads: long ones on a single CPU."""
-    return scope.on_one_cpu and length * keys >= LOGITS and not mask.hypotheses and mask.only_BLS is None
+    is_long = length * keys >= (CAUSAL_LOGITS if mask.causal else LOGITS)
+    return scope.on_one_cpu and is_long and not mask.hypotheses and mask.only_BLS is None
 
 
 def parts_of_head(length: int, keys: int, mask: AttentionMask) -> list[tuple[int, int, int]]:

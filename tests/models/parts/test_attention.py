@@ -109,7 +109,7 @@ def test_heads_one_after_the_other_are_plain_attention(queries, window, causal, 
     """On a CPU long rows are attended to by heads, 16, 32 or all 64 queries at a time: values and gradients of packed rows with
     shared heads and windows are those of whole rows, to 1e-12, padding's too, and so are sums of exponentials."""
     monkeypatch.setattr(blocks, "QUERIES", queries)
-    monkeypatch.setattr(blocks, "LOGITS", 64 * 64)
+    monkeypatch.setattr(blocks, "CAUSAL_LOGITS" if causal else "LOGITS", 64 * 64)
     segments_BL = jnp.asarray(SEGMENTS_BL)
     mask = AttentionMask.for_rows(segments_BL, segments_BL, causal=causal).within(window)
     cpu = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
@@ -128,13 +128,13 @@ def test_heads_one_after_the_other_are_plain_attention(queries, window, causal, 
 
 
 def test_which_rows_are_attended_to_by_heads():
-    """Long rows on one CPU: not short ones, and not those of two devices."""
+    """Long rows on one CPU: not short ones, causal ones from twice the length on, and not those of two devices."""
     one = Component(ALONE.layout, mesh=make_mesh(ALONE.layout, jax.devices()[:1]))
     two = Component(LAYOUTS["data_parallel"](2, 1), mesh=make_mesh(LAYOUTS["data_parallel"](2, 1), jax.devices()[:2]))
-    mask = _mask_of_ones(causal=False)
-    assert blocks.is_by_head(1500, 1500, mask, one)
-    assert not blocks.is_by_head(32, 1500, mask, one)
-    assert not blocks.is_by_head(1500, 1500, mask, two)
+    whole, causal = (_mask_of_ones(causal=causal) for causal in (False, True))
+    assert blocks.is_by_head(512, 512, whole, one) and not blocks.is_by_head(511, 512, whole, one)
+    assert blocks.is_by_head(1024, 1024, causal, one) and not blocks.is_by_head(512, 512, causal, one)
+    assert not blocks.is_by_head(1500, 1500, whole, two)
 
 
 def test_parts_of_a_head():
