@@ -20,8 +20,8 @@ BLOCK = 256  # queries
 # Logits of a head from which on a CPU takes one head after the other, and the most queries at a time: their logits (3 MB of
 # 1,500 keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
 LOGITS, QUERIES = 2**18, 512
-# The same of causal rows, whose other path leaves out half of them too. They have smaller parts, whose keys are fewer, but no more
-# of them than these, because each is compiled.
+# The same of causal rows, whose other path leaves out half of them too. They have smaller parts, whose keys are fewer, but no
+# more of them than these, because each is compiled.
 CAUSAL_LOGITS, CAUSAL_QUERIES, CAUSAL_PARTS = 2**20, 128, 16
 
 
