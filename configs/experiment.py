@@ -138,7 +138,7 @@ class Checkpointing:
 
     def __post_init__(self) -> None:
         # Orbax writes arrays to no other addresses.
-        if is_address(self.folder) and not re.match(r"gs://[a-z0-9][\w.-]+/[^/]", self.folder):
+        if is_address(self.folder) and not re.match(r"gs://[a-z0-9][\w.-]*[a-z0-9]/[^/]", self.folder):
             raise UserError(
                 f"train.checkpoint.folder={self.folder!r}: checkpoints are written to a path or to gs://BUCKET/FOLDER, and to no "
                 "other address"

@@ -101,11 +101,16 @@ def check(folder: Path, common: Iterable[Checked] = (), arrays: bool = False) ->
         if isinstance(line.get("differs"), list) and line["differs"]:
             names = ", ".join(shortened(str(name), _LONGEST) for name in line["differs"])
             problems.append(f"at {shortened(str(line.get('time')))} a start met files that somebody had changed: {names}")
-    changed, unsure = _compared(folder, checked.lines)
+    try:
+        there = _metas(folder)
+    except (UserError, OSError) as error:
+        there = set()
+        problems.append(told(error))
+    changed, unsure = _compared(folder, checked.lines, there)
     if (folder / release.SUMS).exists():
         changed += _release(folder)
     elif arrays:
-        changed += _arrays(folder)
+        changed += _arrays(folder, there)
     return dataclasses.replace(checked, place=folder, problems=(*problems, *changed), notes=(*notes, *unsure))
 
 
@@ -115,10 +120,13 @@ def missing(heads: Iterable[Any], logs: Iterable[Checked]) -> list[str]:
     return [shortened(str(head)) for head in heads if head and head not in there]
 
 
-def _compared(folder: Path, lines: Collection[Mapping[str, Any]]) -> tuple[list[str], list[str]]:
+def _compared(folder: Path, lines: Collection[Mapping[str, Any]], metas: set[str]) -> tuple[list[str], list[str]]:
     """Returns (what was changed, what may be as it should) among the files of a folder.
 
     While a run is under way, and after a kill, checkpoints may have come and gone since its last line.
+
+    Args:
+      metas: the names of the `meta` of its checkpoints.
     """
     ends = [line["event"] for line in lines if line.get("event") in ("start", "stop")]
     under_way = ends[-1:] == ["start"]
@@ -137,7 +145,7 @@ def _compared(folder: Path, lines: Collection[Mapping[str, Any]]) -> tuple[list[
         elif actual != want:
             why = "is not what was written" if want else "is there again, and the log says that it was deleted"
             problems.append(f"{shortened(name, _LONGEST)} {why}")
-    for name in sorted(_metas(folder) - files.keys()):
+    for name in sorted(metas - files.keys()):
         moved.append(f"{shortened(name, _LONGEST)} is there, and no line says who wrote it")
     return (problems, moved) if under_way else (problems + moved, [])
 
@@ -149,21 +157,18 @@ def _files(line: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metas(folder: Path) -> set[str]:
-    """Returns the names of the `meta` of a run's checkpoints."""
+    """Returns the names of the `meta` of a run's checkpoints; raises OSError and UserError where they cannot be listed."""
     if not (folder / "checkpoints").exists():
         return set()
-    try:
-        at = checkpoint.folder_of(folder)
-        with bucket.as_files():
-            return saved.metas(folder.absolute(), saved.place(folder.absolute(), at)) if at.is_dir() else set()
-    except (UserError, OSError):
-        return set()
+    at = checkpoint.folder_of(folder)
+    with bucket.as_files():
+        return saved.metas(folder.absolute(), saved.place(folder.absolute(), at)) if bucket.is_folder(at) else set()
 
 
-def _arrays(folder: Path) -> list[str]:
+def _arrays(folder: Path, metas: set[str]) -> list[str]:
     """Returns a line for each checkpoint whose arrays have not the checksums in its `meta`, or cannot be read."""
     problems = []
-    for name in sorted(_metas(folder)):
+    for name in sorted(metas):
         try:
             checkpoint.read_stored(folder, int(name.removesuffix(f"/{saved.META}").rpartition("/")[2]), whole=True)
         except UserError as error:

@@ -23,6 +23,7 @@ COMMITTED = "commit_success.txt"
 
 _PROBE = ".writable"  # begins the names of the objects by which `check` tries to write
 _NOT_FOUND, _FORBIDDEN, _UNKNOWN = 404, 403, 401  # codes of HTTP
+_PASSING = (408, 429)  # of those below 500: too late, too often
 _TF_NOT_FOUND = 5  # of TensorFlow's errors
 
 
@@ -66,7 +67,7 @@ def check(place: object, *, writes: bool = False) -> None:
         with _explained(text, "write and delete objects, which a run needs, as roles/storage.objectUser allows"):
             probe = bucket.blob(f"{folder.rstrip('/')}/{_PROBE}.{jax.process_index()}")
             probe.upload_from_string("")
-            probe.delete()
+            _delete(probe)
 
 
 def _installed(module: str) -> bool:
@@ -84,31 +85,46 @@ def _bucket(name: str) -> Any:
     return storage.Client().get_bucket(name)
 
 
+def _delete(blob: Any) -> None:
+    """Deletes an object, unless another start or a request whose answer was lost has done so."""
+    from google.api_core.exceptions import GoogleAPIError  # pyright: ignore[reportMissingImports]
+
+    try:
+        blob.delete()
+    except GoogleAPIError as error:
+        if getattr(error, "code", None) != _NOT_FOUND:
+            raise
+
+
 @contextlib.contextmanager
 def _explained(place: str, what: str) -> Iterator[None]:
-    """Raises the errors of the client google-cloud-storage inside the block as one line.
+    """Raises the errors of the client google-cloud-storage inside the block as one line: what passes, and what does not.
 
     Args:
       what: the block does, and which role allows it; for the line.
     """
     from google.api_core.exceptions import GoogleAPIError  # pyright: ignore[reportMissingImports]
-    from google.auth.exceptions import GoogleAuthError  # pyright: ignore[reportMissingImports]
+    from google.auth.exceptions import GoogleAuthError, TransportError  # pyright: ignore[reportMissingImports]
 
     try:
         yield
     except GoogleAuthError as error:
-        if error.retryable:
+        # A server of credentials that does not answer is the cause of an error that is not to be tried again.
+        if error.retryable or any(isinstance(e, TransportError) for e in (error, error.__cause__)):
             raise StoreReadError(f"{place}: no credentials for now ({told(error)}); run the same command again") from error
         raise BucketError(
             f"{place}: no credentials ({told(error)}); `gcloud auth application-default login` makes some for a person, "
             "a service account has its own on Google's machines"
         ) from error
-    except (GoogleAPIError, OSError) as error:  # the second is of a network
+    except (GoogleAPIError, OSError, ValueError) as error:  # the second is of a network, or says that no project is set
         code = getattr(error, "code", None)
         if code in (_FORBIDDEN, _UNKNOWN):
             raise BucketError(f"{place}: may not {what} (docs/GOVERNANCE.md, Buckets): {told(error)}") from error
         if code == _NOT_FOUND:
             raise BucketError(f"{place}: there is no such bucket ({told(error)})") from error
+        is_refused = code is not None and code < 500 and code not in _PASSING
+        if is_refused or isinstance(error, ValueError) or (type(error) is OSError and error.errno is None):
+            raise BucketError(f"{place} cannot be used ({told(error)})") from error
         raise StoreReadError(f"{place} does not answer ({told(error)}); run the same command again") from error
 
 
@@ -121,6 +137,23 @@ def as_files() -> Iterator[None]:
         if (same := as_file_error(error)) is error:
             raise
         raise same from error
+
+
+def is_folder(folder: Any) -> bool:
+    """Returns whether there is such a folder, an epath.Path; of a store that does not answer, TensorFlow's files say no.
+
+    Raises:
+      StoreReadError: the store does not answer.
+    """
+    if not is_address(str(folder)):
+        return folder.is_dir()
+    with answers(folder):
+        try:
+            with as_files():
+                folder.stat()
+        except FileNotFoundError:
+            return False
+    return True
 
 
 @contextlib.contextmanager

@@ -399,20 +399,28 @@ def _with_defaults(experiment: dict[str, Any]) -> dict[str, Any]:
 
 
 def newest_step(workdir: Path) -> int | None:
-    """Returns the step of a run's newest checkpoint, which `read_params` reads by default; None where there is none."""
+    """Returns the step of a run's newest checkpoint, which `read_params` reads by default; None where there is none.
+
+    Raises:
+      BucketError, StoreReadError: the place of the checkpoints cannot be read.
+    """
     folder = folder_of(workdir)
-    if not folder.is_dir():
+    if not bucket.is_folder(folder):
         return None
     with _reader(folder) as manager:
         return manager.latest_step()
 
 
 def begun(workdir: Path) -> Experiment | None:
-    """Returns the experiment of a run's newest checkpoint; None where there is none that can be read."""
+    """Returns the experiment of a run's newest checkpoint; None where there is none, or it is damaged.
+
+    Raises:
+      BucketError, StoreReadError: the place of the checkpoints cannot be read.
+    """
     folder = folder_of(workdir)
-    if not folder.is_dir():
+    if not bucket.is_folder(folder):
         return None
-    with _reader(folder) as manager, contextlib.suppress(DamageError, StoreReadError, registry.ConfigError):
+    with _reader(folder) as manager, contextlib.suppress(DamageError, registry.ConfigError):
         if (step := manager.latest_step()) is not None:
             return registry.from_json(_meta(manager, step)["experiment"])
     return None
@@ -441,6 +449,7 @@ def read_params(workdir: Path, step: int | None = None) -> tuple[Experiment, int
 
     Raises:
       CheckpointError: there is no such checkpoint, or it is damaged.
+      BucketError, StoreReadError: the place of the checkpoints cannot be read.
     """
     experiment, at, stored, data = read_stored(workdir, step)
     experiment, params = lora.plain(experiment, stored)
@@ -454,7 +463,7 @@ def read_stored(workdir: Path, step: int | None = None, *, whole: bool = False) 
       whole: the other arrays, as the optimizer's, are read and compared with their checksums too.
     """
     folder = folder_of(workdir)
-    if not folder.is_dir():
+    if not bucket.is_folder(folder):
         raise CheckpointError(f"no checkpoints in {workdir}; a run writes them under WORKDIR/checkpoints")
     with _reader(folder) as manager:
         if not (steps := sorted(manager.all_steps())):

@@ -103,7 +103,9 @@ class Checkpoints:
             self._best = _Best(settings.best, -1 if lower_is_better(settings.best, directions) else 1, self._score)
         self._scores: dict[int, Mapping[str, float] | None] = {}  # by step, once they are known
         self._failures, self._under_way = 0, False  # failures in a row
-        self._manager = self._open()
+        with bucket.answers(self.folder):
+            self._manager = self._opened()
+        self._stale = False  # whether the manager must be opened anew before anything is asked of it: a save failed
         self.origin = ""
         self._pinned: int | None = None  # the step of the local state that stays until the checkpoint it has is written
         self._local = LocalCheckpoints(workdir, settings.local, say) if settings.local.every else None
@@ -125,11 +127,23 @@ class Checkpoints:
             keep.append(self._best)
         return AnyPreservationPolicy(keep)
 
-    def _open(self) -> Manager:
+    def _opened(self) -> Manager:
         options = checkpoint.options(preservation_policy=self._policy(), cleanup_tmp_directories=True, create=True)
         parts = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
-        with bucket.answers(self.folder):
-            return Manager(self.folder, options=options, item_handlers=parts)
+        return Manager(self.folder, options=options, item_handlers=parts)
+
+    def _open_anew(self) -> None:
+        """Lists the checkpoints anew, and removes what is half written."""
+        manager = self._opened()
+        self._manager.close()
+        self._manager, self._stale = manager, False
+
+    def _steps(self) -> Sequence[int]:
+        """Returns the steps of the store's checkpoints; raises StoreReadError."""
+        if self._stale:
+            with bucket.answers(self.folder):
+                self._open_anew()
+        return self._manager.all_steps()
 
     def save(
         self, plan: Plan, state: State, fingerprint: str, metrics: Mapping[str, float] | None = None, *, final: bool = False
@@ -145,7 +159,7 @@ class Checkpoints:
           StoreError: more than `train.checkpoint.max_failures` saves in a row were not written.
         """
         step = int(state.step)
-        while step not in self._manager.all_steps():
+        while self._stale or step not in self._manager.all_steps():
             started = self._settled(step) and self._started(plan, state, fingerprint, metrics)
             if not final:
                 return
@@ -209,14 +223,24 @@ class Checkpoints:
         except (OSError, ValueError) as error:
             why = told(error)
         under_way, self._under_way = self._under_way, False
-        if self._failed("the last save failed", why):
-            self._manager.close()
-            self._manager = self._open()  # which removes what is half written
-            return step is not None
+        self._stale |= self._failed("the last save failed", why)
+        if self._stale:
+            return step is not None and self._could_open_anew(step)
         if under_way:
             self._failures = 0
             self._log.note("saved")
         return True
+
+    def _could_open_anew(self, step: int) -> bool:
+        """Returns whether every process could, for the save of a step; a store that refuses it counts as a save that failed."""
+        why = ""
+        try:
+            with bucket.as_files():
+                self._open_anew()
+        except (OSError, ValueError) as error:
+            why = told(error)
+        self._stale = self._failed(f"checkpoint {step} could not be saved", why)
+        return not self._stale
 
     def _failed(self, what: str, why: str) -> bool:
         """Returns whether a save failed on any process, where `why` is not empty; counts and says it."""
@@ -257,7 +281,7 @@ class Checkpoints:
         self._settled(None)
         local = self._local.saves() if self._local and until == math.inf else []
         self._pay(local, plan, fingerprint)
-        stored = [step for step in self._manager.all_steps() if step <= until]
+        stored = [step for step in self._steps() if step <= until]
         for at in sorted([*local, *stored], key=lambda at: (_step(at), isinstance(at, Save)), reverse=True):
             what, where = self._named(at)
             match self._read(at, plan, fingerprint):
@@ -323,18 +347,18 @@ class Checkpoints:
                 (self.folder / str(step)).rename(aside)
         if steps:
             any_process(False)
-            self._manager.close()
-            self._manager = self._open()  # which lists them anew
+            with bucket.answers(self.folder):
+                self._open_anew()
             self._log.note("damaged, set aside")
 
     def newest(self, until: float = math.inf) -> int | None:
         """Returns the newest checkpoint up to a step; None where there is none."""
-        return max((step for step in self._manager.all_steps() if step <= until), default=None)
+        return max((step for step in self._steps() if step <= until), default=None)
 
     def forget_after(self, step: int) -> None:
         """Deletes the checkpoints of later steps."""
         self._settled(None)
-        self._delete([s for s in self._manager.all_steps() if s > step])
+        self._delete([s for s in self._steps() if s > step])
         if self._local:  # the older ones are of no use beside the store's checkpoint of the step
             self._local.forget()
         self._log.note(f"gone back to step {step}")
@@ -352,7 +376,7 @@ class Checkpoints:
     def tidy(self) -> None:
         """Deletes what does not stay, as every save does: the rest of a deletion in which a run was killed."""
         self._settled(None)
-        listed = [SimpleNamespace(step=step) for step in sorted(self._manager.all_steps())]
+        listed = [SimpleNamespace(step=step) for step in sorted(self._steps())]
         stays = self._policy().should_preserve(listed, context=PreservationContext())  # pyright: ignore[reportArgumentType]
         self._delete([c.step for c, stay in zip(listed, stays, strict=True) if not stay])
         self._log.note("not kept")

@@ -11,7 +11,7 @@ import pytest
 from configs.experiment import Checkpointing
 from models.errors import UserError
 from trainers import runlog
-from trainers.audit import saved
+from trainers.audit import checks, log, saved
 from trainers.checkpoints import bucket, checkpoint
 from trainers.checkpoints.bucket import BucketError, StoreReadError
 
@@ -32,6 +32,15 @@ class GoogleAuthError(Exception):
     def __init__(self, text: str, *, retryable: bool = False):
         super().__init__(text)
         self.retryable = retryable
+
+
+class TransportError(GoogleAuthError):
+    """As google.auth.exceptions has it: of a server of credentials."""
+
+
+def caused(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
 
 
 class Client:
@@ -76,7 +85,7 @@ def client(monkeypatch) -> Iterator[Client]:
         "google.api_core": {},
         "google.api_core.exceptions": {"GoogleAPIError": GoogleAPIError},
         "google.auth": {},
-        "google.auth.exceptions": {"GoogleAuthError": GoogleAuthError},
+        "google.auth.exceptions": {"GoogleAuthError": GoogleAuthError, "TransportError": TransportError},
     }.items():
         module = types.ModuleType(name)
         vars(module).update(parts)
@@ -105,6 +114,13 @@ def test_a_bucket_is_looked_up_and_written_to_before_a_run(client):
         ("get_bucket", GoogleAPICallError(403), BucketError, ["storage.buckets.get", "GOVERNANCE"]),
         ("get_bucket", GoogleAuthError("none here"), BucketError, ["no credentials (none here)", "gcloud auth"]),
         ("get_bucket", GoogleAuthError("no server", retryable=True), StoreReadError, ["no credentials for now (no server)"]),
+        ("get_bucket", caused(GoogleAuthError("x"), TransportError("y")), StoreReadError, ["no credentials for now (x)"]),
+        ("get_bucket", TransportError("late"), StoreReadError, ["no credentials for now (late)"]),
+        ("get_bucket", OSError("Project was not passed"), BucketError, ["cannot be used (Project was not passed)"]),
+        ("get_bucket", OSError(101, "no network"), StoreReadError, ["does not answer"]),
+        ("get_bucket", ValueError("must end with a letter"), BucketError, ["cannot be used (must end with a letter)"]),
+        ("get_bucket", GoogleAPICallError(400), BucketError, ["cannot be used (400 of the store)"]),
+        ("get_bucket", GoogleAPICallError(429), StoreReadError, ["does not answer (429 of the store)"]),
         ("get_bucket", GoogleAPICallError(503), StoreReadError, ["does not answer", "run the same command again"]),
         ("get_bucket", GoogleAPIError("no end"), StoreReadError, ["does not answer (no end)"]),
         ("get_bucket", ConnectionError("refused"), StoreReadError, ["does not answer (refused)"]),
@@ -122,6 +138,12 @@ def test_a_bucket_that_cannot_be_used_is_refused_in_one_line(client, call, error
     assert refused.value.exit_code == (2 if kind is BucketError else runlog.PREEMPTED)
 
 
+def test_an_object_that_another_start_has_deleted_is_no_error(client):
+    client.fails["delete"] = GoogleAPICallError(404)
+    bucket.check("gs://mine/runs", writes=True)
+    assert client.calls[-1] == ("delete",)
+
+
 def test_a_missing_package_is_named_before_anything_is_asked(client, monkeypatch, tmp_path):
     """For a run, and for the commands that read the address in its folder."""
     monkeypatch.setattr(bucket, "_installed", lambda module: False)
@@ -134,7 +156,9 @@ def test_a_missing_package_is_named_before_anything_is_asked(client, monkeypatch
     for read in reads:
         with pytest.raises(BucketError, match="needs the package google-cloud-storage, which `make setup DEVICE=gs` installs"):
             read()
-    assert not client.calls
+    log.record("start", tmp_path)
+    (problem,) = checks.check(tmp_path, arrays=True).problems
+    assert "needs the package google-cloud-storage" in problem and not client.calls
 
 
 def test_a_package_below_none_is_not_installed():
@@ -169,6 +193,30 @@ def test_errors_of_clients_are_errors_of_files(error, kind):
     assert type(raised.value) is kind and "of a store" in str(raised.value).replace("of the", "of a")
     with pytest.raises(StoreReadError, match=r"gs://mine/runs cannot be read for now"), bucket.answers("gs://mine/runs"):
         raise error
+
+
+class Refusing:
+    """A folder at an address of which a store says nothing but an error."""
+
+    def __init__(self, error: Exception):
+        self.error = error
+
+    def __str__(self) -> str:
+        return "gs://mine/runs"
+
+    def is_dir(self) -> bool:
+        return False  # as TensorFlow's files have it, whatever the error
+
+    def stat(self) -> None:
+        raise self.error
+
+
+def test_a_store_that_does_not_answer_has_no_missing_folder(tmp_path):
+    """A folder that is not there is none; any other error of the store says nothing of the folder."""
+    assert bucket.is_folder(tmp_path) and not bucket.is_folder(tmp_path / "a")
+    assert not bucket.is_folder(Refusing(tensorflows(5)))
+    with pytest.raises(StoreReadError, match=r"gs://mine/runs cannot be read for now \(of a store\)"):
+        bucket.is_folder(Refusing(tensorflows(7)))
 
 
 @pytest.mark.parametrize("error", [ValueError("a bug"), PermissionError("a file"), KeyError("tensorflow")])
@@ -219,7 +267,7 @@ def test_a_checkpoint_at_an_address_is_whole_with_its_last_file(tmp_path, monkey
     assert saved.metas(tmp_path, "gs://mine/") == {"gs://mine/7/meta/metadata"}
 
 
-@pytest.mark.parametrize("address", ["gs://", "gs://mine", "gs://mine/", "gs:///runs", "s3://mine/runs"])
+@pytest.mark.parametrize("address", ["gs://", "gs://mine", "gs://mine/", "gs:///runs", "gs://mine-/runs", "s3://mine/runs"])
 def test_an_address_has_a_bucket_and_a_folder(address):
     Checkpointing(folder="gs://mine/runs")
     with pytest.raises(UserError, match="gs://BUCKET/FOLDER"):

@@ -90,21 +90,29 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, st
         np.testing.assert_array_equal(np.asarray(params[name]), np.asarray(array))
 
 
-def test_a_run_that_may_no_longer_write_ends_with_its_code(small, tmp_path, store, monkeypatch, capsys):
-    """The permission is taken away in the middle: the run ends after as many saves as it may lose, and is found again."""
-    e = with_train(small, steps=12, log_every=1, checkpoint={"every": 2, "max_failures": 1, "folder": "gs://bucket/lost"})
+@pytest.mark.parametrize("refused", [("POST", "PUT"), ("GET", "POST", "PUT", "DELETE")], ids=["writes", "everything"])
+def test_a_run_that_loses_its_permissions_ends_with_its_code(small, tmp_path, store, monkeypatch, capsys, refused):
+    """They are taken away in the middle: the run ends after as many saves as it may lose, and is found again. A store that
+    refuses everything has not lost its folder."""
+    e = with_train(
+        small, steps=12, log_every=1, checkpoint={"every": 2, "max_failures": 1, "folder": f"gs://bucket/lost{len(refused)}"}
+    )
 
     def taken_away(call: int, state: Any, values: Any) -> Any:
         if call == 5:
             wait_for_the_save_under_way()
-            store.refuses = lambda method, name: 403 * (method in ("POST", "PUT"))
+            store.refuses = lambda method, name: 403 * (method in refused)
         return state, values
 
     with monkeypatch.context() as patch:
         changed_steps(patch, taken_away)
         with pytest.raises(runlog.StoreError, match=r"gs://bucket/lost.*in a row were not written"):
             run(e, tmp_path / "run")
-    with pytest.raises(bucket.BucketError, match=r"gs://bucket/lost: may not write and delete objects"):
+    if "GET" in refused:
+        for read in (checkpoint.newest_step, checkpoint.begun, checkpoint.read_params):
+            with pytest.raises(bucket.StoreReadError, match=r"gs://bucket/lost4 cannot be read for now"):
+                read(tmp_path / "run")
+    with pytest.raises(bucket.BucketError, match=r"gs://bucket/lost\d: may not write and delete objects"):
         run(e, tmp_path / "run")  # before a step
     store.refuses = lambda method, name: 0
     assert checkpoint.newest_step(tmp_path / "run") == 4
