@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from configs.registry import ConfigError
 from data.paths import data_dir
 from scripts import cli
 from trainers.text_table import markdown
@@ -73,6 +74,8 @@ def main(arguments: list[str] | None = None) -> int:
         "--watch", nargs=argparse.REMAINDER, metavar="FILE", help="run the command behind FILE, and write its parts"
     )
     options = parser.parse_args(arguments)
+    if options.times < 1:
+        raise ConfigError(f"--times {options.times}: at least 1 is needed")
     if options.watch:
         file, module, *command = options.watch
         return watched(module, command, Path(file))
@@ -106,7 +109,7 @@ def measured(name: str, runs: Path, times: int, parts: bool) -> Iterator[dict[st
     command = [part.format(runs=runs, data=data_dir()) for part in COMMANDS[name]]
     for part in command:
         experiment = part.removeprefix(f"{runs}/")
-        if experiment != part and not Path(part).exists():
+        if experiment != part:  # of a run that is whole, this trains nothing
             made = [sys.executable, "-m", "scripts.train", experiment, "--workdir", part, *FIRST]
             subprocess.run(made, check=True, stdout=subprocess.DEVNULL)
     with tempfile.TemporaryDirectory() as folder:

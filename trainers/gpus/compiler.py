@@ -5,7 +5,6 @@ chooses by measuring where there is a device, kernels of products and their tile
 """
 
 import dataclasses
-import importlib.util
 import os
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from configs.experiment import Experiment
+from models.errors import told
 from trainers.gpus.chips import Gpu, GpuError
 from trainers.runtime import xla_flags
 
@@ -30,18 +30,16 @@ ENVIRONMENT = {
 
 
 def installed() -> bool:
-    """Returns whether JAX's CUDA plugin is installed, and lets Python import it."""
-    if FOLDER.exists() and str(FOLDER) not in sys.path:
-        sys.path.append(str(FOLDER))
-    return importlib.util.find_spec("jax_plugins") is not None and any(
-        importlib.util.find_spec(f"jax_plugins.{name}") for name in PLUGINS
-    )
+    """Returns whether JAX's CUDA plugin is installed."""
+    return any((Path(place) / "jax_plugins" / name).is_dir() for place in (*sys.path, FOLDER) for name in PLUGINS)
 
 
 def prepare() -> None:
-    """Sets the environment, before JAX is imported; raises GpuError without the plugin."""
+    """Sets the environment and lets Python import the plugin, before JAX is imported; raises GpuError without the plugin."""
     if not installed():
         raise GpuError(INSTALL)
+    if FOLDER.exists() and str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
     os.environ.update(ENVIRONMENT)
     xla_flags.add()
 
@@ -61,8 +59,7 @@ def devices(gpu: Gpu, count: int) -> list[Any]:
     try:
         description = topologies.get_topology_desc(platform="cuda", topology=topology, target_config=gpu.target_config())
     except Exception as error:  # JAX raises the plugin's errors unchanged
-        first, *_ = str(error).splitlines() or [type(error).__name__]
-        raise GpuError(f"{gpu.kind}: JAX's CUDA plugin does not compile for it without one ({first:.160})") from None
+        raise GpuError(f"{gpu.kind}: JAX's CUDA plugin does not compile for it without one ({told(error):.160})") from None
     return list(description.devices)
 
 
@@ -105,8 +102,7 @@ def compile_for(e: Experiment, gpu: Gpu, options: dict[str, str]) -> Compiled:
     try:
         compiled = step.compile_step(plan, OPTIONS | options)
     except jax.errors.JaxRuntimeError as error:
-        first, *_ = str(error).splitlines()
-        raise GpuError(f"{e.name}: XLA's GPU compiler refuses the step: {first:.300}") from None
+        raise GpuError(f"{e.name}: XLA's GPU compiler refuses the step: {told(error):.300}") from None
     seconds = time.time() - began
     memory = tables.step_memory(plan, compiled)
     return Compiled(plan, compiled.as_text() or "", sum(memory.values()), memory, seconds)

@@ -10,7 +10,7 @@ from trainers.gpus.compiler import OPTIONS, Compiled, compile_for
 from trainers.hlo import collectives, model_flops, parsing, products
 from trainers.hlo.formatting import short
 from trainers.hlo.parsing import HloError, Instruction, Program
-from trainers.hlo.trip_counts import Node, Site, times, tree
+from trainers.hlo.trip_counts import Node, times, tree
 from trainers.runtime.chips import GIB
 from trainers.runtime.processes import versions
 from trainers.text_table import text_table
@@ -87,10 +87,9 @@ def kernels(program: Program) -> list[dict[str, Any]]:
     """
     rows: dict[str, list[tuple[int | None, float | None]]] = {}
     for node in _issued(tree(program)):
-        site = node.site
-        if kind := kernel_kind(site.instruction):
-            runs = times(site.loops) if all(loop.trips is not None for loop in site.loops) else None
-            rows.setdefault(kind, []).append((runs, _flops(program, site, runs)))
+        if kind := _kind(node):
+            runs = times(node.site.loops) if all(loop.trips is not None for loop in node.site.loops) else None
+            rows.setdefault(kind, []).append((runs, _flops(program, node)))
     table = [
         {"kind": kind, "count": len(row), "times": _sum(runs for runs, _ in row), "flops": _sum(flops for _, flops in row)}
         for kind, row in rows.items()
@@ -98,13 +97,18 @@ def kernels(program: Program) -> list[dict[str, Any]]:
     return sorted(table, key=lambda row: (-(row["flops"] or 0), row["kind"]))
 
 
-def _flops(program: Program, site: Site, runs: int | None) -> float | None:
+def _kind(node: Node) -> str:
+    """Returns the kind of an instruction's kernel, of a fusion around a library's call that of the call."""
+    calls = [inner for inner in node.inside if inner.site.instruction.opcode == "custom-call"]
+    return kernel_kind((calls[0] if calls else node).site.instruction)
+
+
+def _flops(program: Program, node: Node) -> float | None:
     """Returns the FLOPs of an instruction's products in a step; None if they are not in the program."""
     try:
-        once = products.flops_per_run(program, program.computations[site.computation], site.instruction)
+        return products.of_nodes(program, [node])
     except HloError:
         return None
-    return once * runs if runs is not None else None if once else 0.0
 
 
 def _sum(values: Iterable[float | None]) -> float | None:

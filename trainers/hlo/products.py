@@ -49,21 +49,22 @@ def total(program: Program) -> float:
       HloError: how often a loop with products runs, or which of a conditional's branches does, is not in the program, or a
         custom call may be a product of unknown size.
     """
-    return _total(program, tree(program))
+    return of_nodes(program, tree(program))
 
 
-def _total(program: Program, nodes: Sequence[Node]) -> float:
+def of_nodes(program: Program, nodes: Sequence[Node]) -> float:
+    """Returns the FLOPs of the products of some instructions and of what they call, as `total` counts them."""
     total_flops = 0.0
     for node in nodes:
         i, around = node.site.instruction, program.computations[node.site.computation]
         if i.opcode == "conditional":
             branches = itertools.groupby(node.inside, key=lambda inner: inner.site.computation)
-            counts = {_total(program, list(branch)) for _, branch in branches}
+            counts = {of_nodes(program, list(branch)) for _, branch in branches}
             if len(counts) > 1:
                 raise HloError(f"%{i.name}: which branch of a conditional with products runs is not in the program")
             total_flops += sum(counts)
         elif node.inside:
-            total_flops += _total(program, node.inside)
+            total_flops += of_nodes(program, node.inside)
         elif per_run := flops_per_run(program, around, i):
             total_flops += per_run * times(node.site.loops)
     return total_flops

@@ -8,7 +8,8 @@ Recipes are those of tpu-recipes and of MaxText's configurations and benchmarks,
 compiler's options are this project's on both sides. Two steps of this project stand beside MaxText's: the calibration's, with
 the recipe's own mesh, recomputation and options, and that of the best plan of the same model, batch and slice (`BEST`). Where
 that has other options of the compiler, MaxText's step is compiled with them too. Compiled programs of MaxText stay in the folder,
-and reports of plans with those of `scripts.plan --search`, so that nothing is compiled twice.
+and reports of plans with those of `scripts.plan --search`, so that nothing is compiled twice; after a change of a recipe or of a
+compiler take another folder.
 """
 
 import argparse
@@ -148,7 +149,9 @@ def compile_recipe(settings: list[str], topology: dict[str, Any], out: Path) -> 
             "host": memory.host_argument_size_in_bytes + memory.host_temp_size_in_bytes,
         }
         out.with_suffix(".json").write_text(json.dumps(described))
-        out.write_text(compiled.as_text())
+        part = out.with_suffix(".part")
+        part.write_text(compiled.as_text())
+        part.replace(out)  # at last, and whole: a program that is there is not compiled again
         return compiled
 
     train_compile.jit_and_compile = kept
@@ -325,4 +328,9 @@ def _inside() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(_inside() if "--inside" in sys.argv else main())
+    if "--inside" in sys.argv:
+        _inside()
+    else:
+        from scripts import cli
+
+        cli.run(main)

@@ -12,6 +12,7 @@ from trainers.plan import make_plan
 from trainers.runtime.chips import GIB
 
 # Forms of jaxlib 0.10.2's programs, without their metadata.
+GEMM = '"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}'
 BODY = """
 %product (a: f32[8,4], b: f32[4,3]) -> f32[8,3] {
   %a = f32[8,4] parameter(0)
@@ -22,6 +23,13 @@ BODY = """
 %sliced (c: f32[8,3]) -> f32[1,3] {
   %c = f32[8,3] parameter(0)
   ROOT %slice = f32[1,3]{1,0} slice(%c), slice={[0:1], [0:3]}
+}
+
+%called (a2: f32[8,4], b2: f32[4,3]) -> f32[8,3] {
+  %a2 = f32[8,4] parameter(0)
+  %b2 = f32[4,3] parameter(1)
+  %lib = (f32[8,3], s8[16]) custom-call(%a2, %b2), custom_call_target="__cublas$gemm", backend_config={GEMM}
+  ROOT %first = f32[8,3] get-tuple-element(%lib), index=0
 }
 
 %body (s: (s32[], f32[8,4], f32[4,3])) -> (s32[], f32[8,4], f32[4,3]) {
@@ -40,8 +48,7 @@ backend_config={"fusion_backend_config":{"kind":"__custom_fusion","custom_fusion
   %s2 = (s32[], f32[8,4], f32[4,3]) parameter(0)
   ROOT %go = pred[] constant(true)
 }
-"""
-GEMM = '"gemm_backend_config":{"dot_dimension_numbers":{"lhs_contracting_dimensions":["1"],"rhs_contracting_dimensions":["0"]}}'
+""".replace("{GEMM}", f"{{{GEMM}}}")
 LINES = (
     "%left = f32[8,4] parameter(1)",
     "%right = f32[4,3] parameter(2)",
@@ -68,6 +75,13 @@ def test_kernels_by_hand():
         "slice of a tensor": (1, 5, 0.0),
         "AllocateBuffer": (1, 1, 0.0),
     }
+
+
+def test_a_product_of_a_library_inside_a_fusion_is_one():
+    """Of a slice of a stack of matrices, which the fusion takes."""
+    line = '%f = f32[8,3]{1,0} fusion(%left, %right), kind=kCustom, calls=%called, \
+backend_config={"fusion_backend_config":{"kind":"__custom_fusion","custom_fusion_config":{"name":"address_computation"}}}'
+    assert by_kind(line)["cuBLAS product"] == (2, 2, 384.0)
 
 
 def test_what_is_unknown_is_not_counted():
