@@ -20,9 +20,9 @@ BLOCK = 256  # queries
 # Logits of a head from which on a CPU takes one head after the other, and the most queries at a time: their logits (3 MB of
 # 1,500 keys) stay in its caches from one pass to the next, where those of all heads (216 MB of four rows) go to memory and back.
 LOGITS, QUERIES = 2**18, 512
-# The same of causal rows, whose other path leaves out half of them too. They have smaller parts, whose keys are fewer, but no
-# more of them than these, because each is compiled.
-CAUSAL_LOGITS, CAUSAL_QUERIES, CAUSAL_PARTS = 2**20, 128, 16
+# The same of causal rows, whose other path leaves out half of them too. They have smaller parts, whose keys are fewer.
+CAUSAL_LOGITS, CAUSAL_QUERIES = 2**20, 128
+PARTS = 16  # about so many has a head at most, even if their queries are too many for the caches: each is compiled
 
 
 def attend(
@@ -132,7 +132,7 @@ def is_by_head(length: int, keys: int, mask: AttentionMask, scope: Component) ->
 def parts_of_head(length: int, keys: int, mask: AttentionMask) -> list[tuple[int, int, int]]:
     """Returns (first query, the query after the last, how many keys they see at most) of each part of a head's queries."""
     causal = length == keys and mask.causal and mask.in_order
-    most = min(QUERIES, max(CAUSAL_QUERIES, length // CAUSAL_PARTS)) if causal else QUERIES
+    most = max(CAUSAL_QUERIES if causal else QUERIES, length // PARTS)
     size = max(n for n in range(1, min(length, most) + 1) if length % n == 0)
     size = size if 4 * size >= most else length  # products with few rows are slow
     return [(start, start + size, start + size if causal else keys) for start in range(0, length, size)]
