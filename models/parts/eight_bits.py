@@ -22,12 +22,16 @@ the gradient of the identity. A number that is not finite makes the scale of its
 Sums of whole numbers are exact in whatever order devices add them; a row or column that a layout cuts has one scale, of all its
 shards. So a layout changes nothing, to the rounding of what is quantised: a number very near the middle of two may become the
 other one. Microbatches, a pipeline's too, have scales v_O of their own, so that their gradients are rounded in other places than
-those of a whole batch. Weights are gathered in a byte, sums are added up in four. In int8 a sum over more than 133,000 rows would
-overflow if all its numbers were 127, with one sign.
+those of a whole batch. Weights are gathered in a byte. In int8 a sum over more than 133,000 rows would overflow if all its
+numbers were 127, with one sign.
+
+On TPUs a device's own sum is rounded to the dtype of activations before those of other devices are added to it, as that of a
+product in bfloat16 is. Sums of whole numbers have twice as many bytes, and where each device needs but a part of them the
+compiler sums them all up on every device (libtpu 0.0.50), which sends four times as many.
 """
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 import jax
@@ -47,33 +51,34 @@ def wide(dtype: Any) -> Any:
     return jnp.promote_types(dtype, jnp.float32)
 
 
-def product(x: jax.Array, w: jax.Array, form: Form, contract: int = 1) -> jax.Array:
+def product(x: jax.Array, w: jax.Array, form: Form, contract: int = 1, *, exact: bool = True) -> jax.Array:
     """x [*R, *I] times w [*I, *O] -> [*R, *O] in x's dtype, through 8 bits forward and backward.
 
     Args:
       contract: the number of dimensions of inputs.
+      exact: sums are of 32 bits at least also where devices add theirs; otherwise of x's dtype there.
     """
-    y: Any = _product(x.astype(wide(x.dtype)), w.astype(wide(x.dtype)), form, contract)
+    y: Any = _product(x.astype(wide(x.dtype)), w.astype(wide(x.dtype)), form, contract, None if exact else x.dtype)
     return y.astype(x.dtype)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _product(x: jax.Array, w: jax.Array, form: Form, contract: int) -> jax.Array:
-    return _forward(x, w, form, contract)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3, 4))
+def _product(x: jax.Array, w: jax.Array, form: Form, contract: int, sums: Any) -> jax.Array:
+    return _forward(x, w, form, contract, sums)[0]
 
 
-def _forward(x: jax.Array, w: jax.Array, form: Form, contract: int) -> tuple[jax.Array, tuple[Any, Any]]:
+def _forward(x: jax.Array, w: jax.Array, form: Form, contract: int, sums: Any) -> tuple[jax.Array, tuple[Any, Any]]:
     rows, (dtype, _) = x.ndim - contract, _DTYPES[form]
     x_8, w_8 = _quantize(x, range(rows), dtype), _quantize(w, range(contract, w.ndim), dtype)
-    return _dot(x_8, w_8, range(rows, x.ndim), range(contract)), (x_8, w_8)
+    return _dot(x_8, w_8, range(rows, x.ndim), range(contract), sums), (x_8, w_8)
 
 
-def _backward(form: Form, contract: int, kept: tuple[Any, Any], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _backward(form: Form, contract: int, sums: Any, kept: tuple[Any, Any], dy: jax.Array) -> tuple[jax.Array, jax.Array]:
     (x_8, w_8), (_, dtype) = kept, _DTYPES[form]
     rows, outputs = range(x_8.ndim - contract), range(x_8.ndim - contract, dy.ndim)
     s, t = x_8.scale.reshape(*dy.shape[: len(rows)], *[1] * len(outputs)), w_8.scale.reshape(dy.shape[len(rows) :])
-    dx = _dot(_quantize(dy * t, rows, dtype), w_8.qvalue, outputs, range(contract, w_8.ndim))
-    dw = _dot(x_8.qvalue, _quantize(dy * s, outputs, dtype), rows, rows)
+    dx = _dot(_quantize(dy * t, rows, dtype), w_8.qvalue, outputs, range(contract, w_8.ndim), sums)
+    dw = _dot(x_8.qvalue, _quantize(dy * s, outputs, dtype), rows, rows, sums)
     return dx, dw
 
 
@@ -87,8 +92,17 @@ def _quantize(x: jax.Array, separate: Iterable[int], dtype: Any) -> Any:
     return qwix.quantize(x, dtype, channelwise_axes=tuple(separate), calibration_method=_CALIBRATION[dtype])
 
 
-def _dot(a: Any, b: Any, of_a: Iterable[int], of_b: Iterable[int]) -> jax.Array:
-    """Returns the product of arrays in 8 bits over these dimensions of each, times the scales that they have."""
-    import qwix
+def _dot(a: Any, b: Any, of_a: Sequence[int], of_b: Sequence[int], sums: Any) -> jax.Array:
+    """Returns the product of arrays in 8 bits over these dimensions of each, times the scales that they have.
 
-    return qwix.dot_general(a, b, ((tuple(of_a), tuple(of_b)), ((), ())))
+    Args:
+      sums: the dtype of sums as devices add them; None for exact ones.
+    """
+    (a_8, scale_a), (b_8, scale_b) = ((getattr(x, "qvalue", x), getattr(x, "scale", None)) for x in (a, b))
+    dtype = a.scale.dtype if scale_b is None else scale_b.dtype
+    exact = jnp.int32 if a_8.dtype == jnp.int8 else dtype
+    dimensions = (tuple(of_a), tuple(of_b)), ((), ())
+    y = jax.lax.dot_general(a_8, b_8, dimensions, preferred_element_type=sums or exact).astype(dtype)
+    if scale_a is not None:
+        y *= jnp.expand_dims(jnp.squeeze(scale_a, of_a), range(a_8.ndim - len(of_a), y.ndim))
+    return y if scale_b is None else y * jnp.squeeze(scale_b, of_b)

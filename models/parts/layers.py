@@ -37,7 +37,7 @@ def project(x: jax.Array, w: jax.Array | MatrixLike, scope: Component, contract:
     form = scope.execution.quantization if dense else "none"
     w = w.astype(x.dtype if form == "none" else eight_bits.wide(x.dtype))
     if scope.on_tpu:
-        return jnp.tensordot(x, w, axes=contract) if form == "none" else _in_8_bits(x, w, form, contract)
+        return jnp.tensordot(x, w, axes=contract) if form == "none" else _in_8_bits(x, w, form, contract, exact=False)
     lead, inner = x.shape[: x.ndim - contract], math.prod(w.shape[:contract])
     rows = (-1,) if scope.num_shards("length") == scope.num_shards("res_length") == 1 else lead
     x, w_IO = x.reshape(*rows, inner), w.reshape(inner, -1)
@@ -45,8 +45,8 @@ def project(x: jax.Array, w: jax.Array | MatrixLike, scope: Component, contract:
     return y.reshape(*lead, *w.shape[contract:])
 
 
-def _in_8_bits(x: jax.Array, w: jax.Array, form: eight_bits.Form, contract: int) -> jax.Array:
-    return checkpoint_name(eight_bits.product(x, w, form, contract), SCALED)  # what remat "dots" keeps
+def _in_8_bits(x: jax.Array, w: jax.Array, form: eight_bits.Form, contract: int, *, exact: bool = True) -> jax.Array:
+    return checkpoint_name(eight_bits.product(x, w, form, contract, exact=exact), SCALED)  # what remat "dots" keeps
 
 
 def add_bias(x: jax.Array, bias: nnx.Param | None) -> jax.Array:

@@ -136,7 +136,10 @@ def buffered(
 def in_experts(x_EGCM: jax.Array, gate_EGC1: jax.Array, experts: Experts, scope: Component) -> jax.Array:
     """Returns y_EGCM, what each expert makes of its slots, times their gates."""
     form = scope.execution.quantization
-    multiply = _multiply if form == "none" else jax.vmap(lambda x_GCI, w_IO: eight_bits.product(x_GCI, w_IO, form))
+    if form == "none":
+        multiply = _multiply
+    else:
+        multiply = jax.vmap(lambda x_GCI, w_IO: eight_bits.product(x_GCI, w_IO, form, exact=not scope.on_tpu))
     h_EGCH = (multiply(x_EGCM, w_EMH) for w_EMH in experts.up)
     names = ("act_expert", "expert_group", None, "act_expert_mlp")
     h_EGCH = [scope.shard(h, *names) for h in h_EGCH]

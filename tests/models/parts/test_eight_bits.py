@@ -126,6 +126,22 @@ def test_bfloat16_is_rounded_once_by_scales_of_more_digits(form):
 
 
 @forms
+def test_sums_that_are_not_exact_have_the_dtype_of_activations(form):
+    """All three products are rounded to it before they are scaled, which is a rounding more; exact ones have 32 bits."""
+    x, w, dy = (jnp.asarray(a, jnp.bfloat16) for a in drawn((33, 64), (64, 17), (33, 17)))
+
+    def results(*args: jax.Array, exact: bool) -> Any:
+        y, back = jax.vjp(lambda x, w: eight_bits.product(x, w, form, exact=exact), *args[:2])
+        return y, *back(args[2])
+
+    for exact, sums in ((True, "int32" if form == "int8" else "float32"), (False, "bfloat16")):
+        jaxpr = jax.make_jaxpr(lambda *args, exact=exact: results(*args, exact=exact))(x, w, dy)
+        assert [eqn.outvars[0].aval.dtype.name for eqn in products(jaxpr.jaxpr)] == 3 * [sums]
+    for got, want in zip(results(x, w, dy, exact=False), results(x, w, dy, exact=True), strict=True):
+        assert_allclose(got.astype(jnp.float32), want.astype(jnp.float32), rtol=2 * float(jnp.finfo(jnp.bfloat16).eps))
+
+
+@forms
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
 def test_numbers_that_are_not_finite_stay_so(form, bad):
     """Not all numbers of 8 bits can say it, but scales can: so that a step with such a number is found and skipped."""
@@ -141,12 +157,17 @@ def tiny(name: str, **fields: Any) -> Experiment:
 
 
 def operands(jaxpr: Any) -> Iterator[str]:
-    """Yields the dtype of the operands of every matrix product in a jaxpr, once of a loop's body."""
+    """Yields the dtype of the operands of every matrix product in a jaxpr."""
+    return (" ".join(x.aval.dtype.name for x in eqn.invars) for eqn in products(jaxpr))
+
+
+def products(jaxpr: Any) -> Iterator[Any]:
+    """Yields the matrix products in a jaxpr, once of a loop's body."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "dot_general":
-            yield " ".join(x.aval.dtype.name for x in eqn.invars)
+            yield eqn
         for inner in jaxprs_in_params(eqn.params):
-            yield from operands(inner)
+            yield from products(inner)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +180,8 @@ def operands(jaxpr: Any) -> Iterator[str]:
 def test_all_matrices_of_layers_are_multiplied_in_8_bits_and_nothing_else_is(form, operands_of):
     """A layer has seven (attention's four, three of a gated network), each with three products in a step; the logits, and two
     products inside attention, are of floating point."""
-    products = Counter(operands(loss(tiny("gpt.quickstart", quantization=form), gradient=True)))
-    assert products == operands_of | {"float32 float32": 3 * 3}
+    counted = Counter(operands(loss(tiny("gpt.quickstart", quantization=form), gradient=True)))
+    assert counted == operands_of | {"float32 float32": 3 * 3}
 
 
 @forms
