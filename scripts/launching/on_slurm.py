@@ -12,7 +12,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from scripts.launching.local import Local
-from scripts.launching.supervisor import AGAIN, Supervised, supervise
+from scripts.launching.supervisor import AGAIN, GIVEN_UP, Supervised, supervise
 
 # Where its node dies, a step ends, although the job is one of --no-kill.
 _STEP = ("srun", "--nodes=1", "--ntasks=1", "--overlap", "--kill-on-bad-exit=1", "--no-kill=off")
@@ -94,4 +94,4 @@ def _lines(*command: str) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(Supervised.from_json(sys.stdin.read()), Nodes()))
+    sys.exit(supervise(Supervised.from_json(sys.stdin.read()), Nodes(), GIVEN_UP))

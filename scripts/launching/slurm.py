@@ -13,6 +13,7 @@ from configs.registry import ConfigError
 from data.paths import ROOT
 from scripts.launching.elastic import supervised
 from scripts.launching.job import FINAL, GRACE, Job
+from scripts.launching.supervisor import GIVEN_UP
 
 TOOL = "sbatch"
 
@@ -48,6 +49,7 @@ def script(job: Job, elastic: bool = False) -> str:
         "open-mode": "append",
         "signal": f"{'B:' * elastic}TERM@{GRACE}",
     }
+    final = (*FINAL, GIVEN_UP) if elastic else FINAL
     lines = [
         "#!/bin/bash",
         *(f"#SBATCH --{name}={shlex.quote(str(value))}" for name, value in options.items()),
@@ -59,7 +61,7 @@ def script(job: Job, elastic: bool = False) -> str:
         *(_supervised(job) if elastic else [f"srun --kill-on-bad-exit=1 {job.train(sys.executable)}", "code=$?"]),
         'echo "exit code $code, restart ${SLURM_RESTART_COUNT:-0}"',
         "case $code in",
-        f"  {'|'.join(map(str, FINAL))}) exit $code ;;  # done, or somebody must look first",
+        f"  {'|'.join(map(str, final))}) exit $code ;;  # done, or somebody must look first",
         "esac",
         f'[ "${{SLURM_RESTART_COUNT:-0}}" -lt {job.restarts} ] || exit $code',
         'scontrol requeue "$SLURM_JOB_ID"',

@@ -12,6 +12,7 @@ import datetime
 import errno
 import functools
 import json
+import math
 import os
 import signal
 import threading
@@ -25,6 +26,7 @@ from scripts.launching import alive
 
 LOG = "supervisor.jsonl"
 AGAIN = 75  # the exit code of a run that is to be started again (trainers.runlog.PREEMPTED)
+GIVEN_UP = 78  # the exit code of a supervisor that starts the run no more, where a batch script would start it again
 REFUSED = 2  # the exit code of a start whose settings do not fit (scripts.launching.job.BAD_ARGUMENT)
 STUCK = 8
 """So many starts in a row without a new checkpoint end the supervision: a fault would otherwise come back for ever."""
@@ -167,6 +169,7 @@ class Supervisor:
     ):
         self.run, self.hosts, self.clock, self.sleep = run, hosts, clock, sleep
         self.stopping = False  # set by a signal to the supervisor
+        self.gave_up = False
         self.noticed: float | None = None  # when the last loss was noticed, until the run is started again
         self._fitting: set[int] = set()  # numbers of hosts on which the run got further
         self._unwritten: list[str] = []  # lines of the log that wait for a disk with space
@@ -188,6 +191,7 @@ class Supervisor:
             restarts += not grown
             if stuck >= STUCK or restarts > self.run.restarts:
                 why = f"{stuck} starts in a row saved nothing" if stuck >= STUCK else f"{self.run.restarts} restarts are used up"
+                self.gave_up = True
                 self._note("given up", f"giving up with exit code {code}: {why}", exit_code=code)
                 return code
             if stuck > 1:
@@ -264,10 +268,12 @@ class Supervisor:
             now = self.clock()
             silent = self._silent(hosts, running, signs, now - before)
             before = now
-            if (bad or silent) and deadline is None:
-                killed = bool(silent) or min(bad.values()) < 0
-                self._lost(bad, [*(host for host, code in bad.items() if code < 0), *silent])
-                deadline = now + (_KILLED if killed else _ENDED)
+            # One may be killed, or hang, also after all were asked to end, which some do by that signal.
+            died = [host for host, code in bad.items() if code < 0 and not (asked and code == -signal.SIGTERM)]
+            if (bad or silent) if deadline is None else (asked and not killed and (died or silent)):
+                killed = bool(died or silent)
+                self._lost(bad, [*died, *silent])
+                deadline = min(deadline or math.inf, now + (_KILLED if killed else _ENDED))
             if not running:
                 return codes, asked and not self.stopping
             if deadline is None:
@@ -343,11 +349,12 @@ class Supervisor:
                 raise
 
 
-def supervise(run: Supervised, hosts: Hosts) -> int:
-    """Supervises a run on these hosts; returns its last exit code."""
+def supervise(run: Supervised, hosts: Hosts, given_up: int | None = None) -> int:
+    """Supervises a run on these hosts; returns its last exit code, or, where it is given up, another one if there is."""
     supervisor = Supervisor(run, hosts)
     with stopped_by_signals(supervisor):
-        return supervisor.supervise()
+        code = supervisor.supervise()
+    return code if given_up is None or not supervisor.gave_up else given_up
 
 
 @contextlib.contextmanager

@@ -164,6 +164,42 @@ def test_a_process_that_hangs_is_lost_when_the_others_have_ended(tmp_path):
     assert world.away == {"h3"} and signal.SIGKILL in world.told
 
 
+def test_a_host_that_is_lost_while_the_run_was_asked_to_end_is_lost(tmp_path):
+    """Two of four hosts run, and are asked to end after a save, since the others are back. One dies then: the rest gets two
+    seconds, not the five minutes of an orderly end, and the next start does without it."""
+    world = World(tmp_path, 4, 60)
+    world.away, world.back = {"h2", "h3"}, {"h0": 1000.0}
+    world.script = [(12, world.away.clear)]
+    tell = world.signal
+
+    def dies(number: int) -> None:
+        if number == signal.SIGTERM and world.used == [2]:
+            world.processes["h0"] = -signal.SIGKILL
+        tell(number)
+
+    world.signal = dies
+    assert world.supervisor.supervise() == 0 and world.used == [2, 2]
+    lost = [event for event in world.events() if event["event"] == "lost"]
+    assert [(event["hosts"], event["codes"]) for event in lost] == [(["h0"], {"h0": -9})]
+    starts = [event for event in world.events() if event["event"] == "start"]
+    assert starts[1]["hosts"] == ["h1", "h2"] and starts[1]["seconds"] < 3
+
+
+def test_a_process_that_ends_by_the_supervisors_own_signal_is_not_lost(tmp_path):
+    """As one does that has not come to where it notices SIGTERM."""
+    world = World(tmp_path, 2, 30, usable=(1, 2))
+    world.away = {"h1"}
+    world.script = [(12, world.away.clear)]
+
+    def tell(number: int) -> None:
+        world.save()
+        world.processes = dict.fromkeys(world.processes, -number)
+
+    world.signal = tell
+    assert world.supervisor.supervise() == 0 and world.used == [1, 2]
+    assert not [event for event in world.events() if event["event"] == "lost"]
+
+
 def test_hosts_that_come_back_are_taken_in_at_once_where_a_run_saves_only_when_asked(tmp_path):
     world = World(tmp_path, 2, 30, usable=(1, 2), saves=False)
     world.away = {"h0"}
@@ -351,7 +387,15 @@ def test_a_fault_that_comes_back_before_every_save_ends_the_supervision(tmp_path
     world.script = [(START + 15, fail)]
     assert world.supervisor.supervise() == 1
     assert len(world.used) == STUCK + 1  # the first had saved step 10
-    assert world.events()[-1]["event"] == "given up" and world.now > 60
+    assert world.events()[-1]["event"] == "given up" and world.now > 60 and world.supervisor.gave_up
+
+
+@pytest.mark.parametrize(("gave_up", "given_up", "code"), [(True, None, 1), (True, 78, 78), (False, 78, 1)])
+def test_a_run_that_is_given_up_may_have_a_code_of_its_own(monkeypatch, tmp_path, gave_up, given_up, code):
+    """By which a batch script knows that the same would come again."""
+    world = World(tmp_path, 1, 10, usable=(1,))
+    monkeypatch.setattr(Supervisor, "supervise", lambda self: setattr(self, "gave_up", gave_up) or 1)
+    assert supervisor.supervise(world.run, world, given_up) == code
 
 
 def test_starts_that_go_on_from_local_checkpoints_get_further(tmp_path):
