@@ -55,8 +55,10 @@ class HostLog(Observer):
         return [self._batches.waited, ns[STEPS] / 1e9, ns[DATA] / 1e9, time.process_time()]
 
     def fetched(self, step: int) -> None:
+        self._ledger.divide_first()  # on every process, before the leader does it for an event
         totals = self._totals()
-        waited, busy, idle, cpu = (now - before for now, before in zip(totals, self._before, strict=True))
+        # What was compilation may have been counted as work until now.
+        waited, busy, idle, cpu = (max(0.0, now - before) for now, before in zip(totals, self._before, strict=True))
         late = self._ledger.late or [math.nan] * self._devices
         mine = [waited, host_memory.memory_gib(), busy, idle, cpu, *host_memory.device_gib(), *late]
         values_NV = processes.gather(*mine)

@@ -35,12 +35,13 @@ class Account:
     Attributes:
       now: the moment up to which all is accounted for.
       ns: by part, since the start.
+      taken: steps.
     """
 
     def __init__(self, now: int):
         self.now, self.ns = now, Counter[str]()
         self._part = START
-        self._taken = self._first = self._others = 0  # steps, the time of the first one until it is divided, of the others
+        self.taken = self._first = self._others = 0  # and the time of the first step until it is divided, of the others
 
     def until(self, then: int, part: str = "") -> None:
         """Adds the time up to a moment, in which devices had no work, to a part; by default to the present one."""
@@ -58,17 +59,17 @@ class Account:
         self.until(began)
         spent = max(0, ended - self.now)
         self.until(ended, STEPS)
-        self._taken += 1
-        if self._taken == 1:
+        self.taken += 1
+        if self.taken == 1:
             self._first = spent
         else:
             self._others += spent
 
     def divide_first(self) -> None:
         """Counts what the first step took beyond the mean of the others as compilation, once there are others."""
-        if self._taken > 1 and self._first:
-            self.move(self._first - self._others // (self._taken - 1), COMPILE)
-        self._first = 0 if self._taken else self._first
+        if self.taken > 1 and self._first:
+            self.move(self._first - self._others // (self.taken - 1), COMPILE)
+        self._first = 0 if self.taken else self._first
 
     def move(self, ns: int, part: str) -> None:
         """Counts so much of the steps' time as another part."""
@@ -138,6 +139,10 @@ class Ledger(Observer):
         self._queue.put(done.set)
         done.wait(seconds)
         return self._account.ns
+
+    def divide_first(self) -> None:
+        """Counts what the first step took beyond the others as compilation, once there are others."""
+        self._queue.put(lambda: self._account.divide_first() if self._account.taken > 1 else None)
 
     # --- events of the run
 

@@ -220,20 +220,28 @@ class Watch(Observer):
         self._last(number, said, runlog.PREEMPTED)
 
     def _last(self, number: int | None, said: str, code: int) -> None:
-        """Says why, saves what it can, and ends this process at once: no other may be waited for."""
+        """Says why, saves what it can, and ends this process at once: no other may be waited for, nor a disk that is full."""
         with self._ending:
             advice = "; run the same command again, also with fewer processes" if code == runlog.PREEMPTED else ""
-            print(f"error: {said}{advice}", file=sys.stderr, flush=True)
-            with contextlib.suppress(Exception):
-                print(self.last_words(min(self.seconds, _LAST)), file=sys.stderr, flush=True)
-            if self._me == (1 if number == 0 and code == runlog.PREEMPTED else 0):
-                with contextlib.suppress(OSError):
-                    fields = {"step": self._mine["step"], "exit_code": code, "error": said, "process": number}
-                    runlog.append(self.workdir, "stop", **fields)
-            if self._me == 0 or number == self._me:
-                time.sleep(4 * self._beat)  # the others read of it from the coordinator
-            sys.stdout.flush()
-            os._exit(code)
+            try:
+                for act in (
+                    lambda: print(f"error: {said}{advice}", file=sys.stderr, flush=True),
+                    lambda: print(self.last_words(min(self.seconds, _LAST)), file=sys.stderr, flush=True),
+                    lambda: self._log_end(number, said, code),
+                    sys.stdout.flush,
+                ):
+                    with contextlib.suppress(Exception):
+                        act()
+                if self._me == 0 or number == self._me:
+                    time.sleep(4 * self._beat)  # the others read of it from the coordinator
+            finally:
+                os._exit(code)
+
+    def _log_end(self, number: int | None, said: str, code: int) -> None:
+        """Logs the run's end on one process: the first, or the second where the first was lost and could not say why."""
+        first = self._mine if self._me == 0 else self._told(0)
+        if self._me == (1 if number == 0 and code == runlog.PREEMPTED and not first.get("failure") else 0):
+            runlog.append(self.workdir, "stop", step=self._mine["step"], exit_code=code, error=said, process=number)
 
     def _aborted(self) -> None:
         """Ends this process as `_end` does, where JAX aborts it because the coordinator's process has gone.
