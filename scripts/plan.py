@@ -24,7 +24,7 @@ from typing import Any
 from configs import registry
 from configs.experiment import Experiment
 from configs.pods import PODS
-from models.errors import nearest
+from models.errors import nearest, told
 from scripts import cli
 from trainers.pods import libtpu
 from trainers.pods.points import POINTS
@@ -66,6 +66,13 @@ def main() -> int:
     args, overrides = parser.parse_known_args()
     if not args.experiment and args.calibrate is None and not args.all:
         raise registry.ConfigError("name an experiment (scripts.show lists them), or give --all or --calibrate")
+    if not 0 < args.kernel_efficiency <= 1:
+        raise registry.ConfigError(f"--kernel-efficiency {args.kernel_efficiency:g}: must be above 0 and at most 1; usual is 0.5")
+    if args.page and not args.page.name:
+        raise registry.ConfigError(f"--page {args.page}: no file, as plan.html")
+    unused = [*overrides, *([f"--topology {args.topology}"] if args.topology else [])]
+    if unused and (args.all or args.calibrate is not None):
+        raise registry.ConfigError(f"{unused[0]}: --all and --calibrate have experiments and slices of their own")
     libtpu.prepare()
     if args.calibrate is not None:
         return _calibrate(args)
@@ -182,33 +189,41 @@ def _all(args: argparse.Namespace) -> int:
             _say(f"error: {planned['error']}")
             continue
         rows.append(planned)
-        _say("\n".join(report.table(rows[-1:])))
+        _say("\n".join([*report.table(rows[-1:]), *(f"{name}: {problem}" for problem in planned["problems"])]))
     cli.print_json(rows) if args.json else print("\n".join(report.table(rows)))
     if refused:
         raise PodError(f"{len(refused)} of {len(PODS)} experiments have no plan: {', '.join(refused)}")
-    return 0
+    return 1 if any(row["problems"] for row in rows) else 0
 
 
 def _calibrate(args: argparse.Namespace) -> int:
     from models.parts.attention import splash
+    from trainers.hlo.parsing import HloError
     from trainers.pods import calibration, report
 
-    rows = calibration.stored()
+    rows, refused = calibration.stored(), []
     for name in _points(args.calibrate, {row["name"] for row in rows}):
         point = POINTS[name]
-        with contextlib.nullcontext() if point.kernel else splash.without_kernel():
-            planned, text = report.plan(
-                point.experiment(),
-                parse_slice(point.topology),
-                args.options or point.options,
-                kernel_efficiency=args.kernel_efficiency,
-            )
+        try:
+            with contextlib.nullcontext() if point.kernel else splash.without_kernel():
+                planned, text = report.plan(
+                    point.experiment(),
+                    parse_slice(point.topology),
+                    args.options or point.options,
+                    kernel_efficiency=args.kernel_efficiency,
+                )
+        except (PodError, HloError) as refusal:  # the points behind it are not lost by it
+            refused.append(name)
+            _say(f"error: {name}: {told(refusal)}")
+            continue
         if args.hlo:
             _write(args.hlo / f"{name}.hlo.txt", text)
         row = calibration.row(name, planned)
         rows = calibration.write([row])  # at once: what is stopped goes on with "missing"
         _say(f"{name}: {row} {'; '.join(planned['problems'])}")
     cli.print_json(rows) if args.json else print("\n".join(calibration.table(rows)))
+    if refused:
+        raise PodError(f"{len(refused)} points have no plan: {', '.join(refused)}")
     return 0
 
 

@@ -11,8 +11,10 @@ error allows to the most and the longest.
 
 import argparse
 import dataclasses
+import math
 from typing import Any
 
+from configs.experiment import Experiment
 from configs.registry import ConfigError
 from data import untrusted
 from scripts import cli
@@ -37,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
         raise ConfigError(f"{e.name} names no benchmark of MLPerf (train.benchmark={e.train.benchmark!r})")
     benchmark = BENCHMARKS[e.train.benchmark]
     ruleset = mlperf_rules.ruleset(benchmark, args.mlperf_ruleset)
-    seconds, error, source = _step(args, e.name)
+    seconds, error, source = _step(args, e)
     point = mlperf_minutes.at(benchmark, ruleset, e.data.batch_size)
     result = mlperf_minutes.predict(benchmark, ruleset, point, seconds, error=error, evaluation=args.evaluation)
     if args.json:
@@ -55,22 +57,28 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _step(args: argparse.Namespace, name: str) -> tuple[float, float, str]:
+def _step(args: argparse.Namespace, e: Experiment) -> tuple[float, float, str]:
     """Returns (seconds of a step, their relative error, where they come from).
 
     Raises:
-      ConfigError: there is no step, or the plan is of another experiment.
+      ConfigError: there is no step, or the plan is of another experiment or batch, or a check of its price has failed.
     """
     if (args.plan is None) == (args.seconds is None):
         raise ConfigError("name the seconds of a step: --plan FILE or --seconds S, one of them")
     if args.plan is None:
-        if args.seconds <= 0 or not 0 <= args.error < 1:
+        if not 0 < args.seconds < math.inf or not 0 <= args.error < 1:
             raise ConfigError(f"--seconds {args.seconds:g} --error {args.error:g}: must be above 0, and from 0 to below 1")
         return args.seconds, args.error, "as given"
+    if args.error:
+        raise ConfigError(f"--error {args.error:g}: is of --seconds; a plan has its own")
     plan: Any = untrusted.read_json(args.plan, ConfigError)
-    missing = {"experiment", "modelled_step_s", "modelled_mfu", "expected_mfu", "error_pct", "topology"} - plan.keys()
-    if missing or plan["experiment"] != name:
-        raise ConfigError(f"--plan {args.plan}: no plan of {name}, as scripts.plan --json prints it")
+    needed = {"experiment", "batch_size", "problems", "modelled_step_s", "modelled_mfu", "expected_mfu", "error_pct", "topology"}
+    if needed - plan.keys() or plan["experiment"] != e.name:
+        raise ConfigError(f"--plan {args.plan}: no plan of {e.name}, as scripts.plan --json prints it")
+    if plan["batch_size"] != e.data.batch_size:
+        raise ConfigError(f"--plan {args.plan}: is of {plan['batch_size']} rows, not of data.batch_size={e.data.batch_size}")
+    if plan["problems"]:
+        raise ConfigError(f"--plan {args.plan}: {plan['problems'][0]}")
     seconds = plan["modelled_step_s"] * plan["modelled_mfu"] / plan["expected_mfu"]
     return seconds, plan["error_pct"] / 100, f"modelled on {plan['topology']}"
 

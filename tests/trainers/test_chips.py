@@ -7,7 +7,7 @@ import pytest
 
 from configs import registry
 from trainers.hlo import tables
-from trainers.runtime.chips import CHIPS, compile_with, options_for, set_for
+from trainers.runtime.chips import CHIPS, compile_with, options_for, parse_slice, set_for
 
 
 def device(kind: str, platform: str = "tpu") -> types.SimpleNamespace:
@@ -34,6 +34,22 @@ def test_a_tpus_options_are_those_of_its_plan():
     assert options_for(e, [device("TPU v4")]) == CHIPS["v4"].options["scatter_windowed"]
     assert options_for(e, [device("TPU v5 lite")]) == CHIPS["v5e"].options["overlapped"]
     assert set_for(registry.load("gpt.quickstart"), CHIPS["v4"]) == "overlapped"
+
+
+@pytest.mark.parametrize(
+    ("slice", "rings"),
+    [
+        ("v5p:4x4x8", "yyy"),
+        ("v5p:2x2x4", "nnn"),
+        ("v4:2x4x4", "nnn"),
+        ("v4:4x4x12", "yyy"),
+        ("v6e:16x16", "yy"),
+        ("v5e:8x16", "ny"),
+    ],
+)
+def test_rings_are_those_of_whole_cubes_and_sides(slice, rings):
+    """In three dimensions all of cubes of 4 x 4 x 4 and none of less; in two a whole side of 16."""
+    assert parse_slice(slice).wrap == tuple(letter == "y" for letter in rings)
 
 
 @pytest.mark.parametrize("kind", [device("NVIDIA H200", "gpu"), device("TPU v9")])

@@ -54,6 +54,14 @@ def error(kind: str) -> Error:
     return Error(factor(kind, rows), rms(held_out(row, rows, without=without) for row in seen), len(seen))
 
 
+def calibrated(report: dict[str, Any]) -> dict[str, Any]:
+    """Returns what the calibration makes of a report's modelled MFU: `error_pct`, `expected_mfu`, `calibrated_on` (points)."""
+    is_mixture = report["modelled_mfu_all_slots"] is not None
+    found = error(MIXTURE if is_mixture else parse_slice(report["topology"]).chip.name)
+    expected = report["modelled_mfu"] * found.factor
+    return {"error_pct": round(found.held_out_pct, 1), "expected_mfu": expected, "calibrated_on": found.points}
+
+
 def factor(kind: str, rows: Sequence[Row]) -> float:
     """Returns the mean of published over modelled figures of a kind; of all dense models where it has fewer than `ENOUGH`."""
     return statistics.fmean(row["published_mfu"] / row["modelled_mfu"] for row in _like(kind, rows))

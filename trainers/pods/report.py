@@ -55,7 +55,6 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         used, limit = compiled.host * per_chip, chip.host_memory * per_chip
         problems.append(f"{used:.1f} GiB a chip in the host's memory, which has {limit:.1f}")
     mfu = needed / (step * pod.devices * chip.peak)
-    error = calibration.error(calibration.MIXTURE if is_mixture else chip.name)
     work_per_s = {unit: n / step for unit, n in compiled.plan.work_per_step().items()}
     bubble_s = bubble * sum(row.exposed for row in priced.rows if row.in_loop)
     busy = {kind: priced.exposed[kind] for kind in ("matrix", "vector", "kernel")}
@@ -64,8 +63,9 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
     parts |= {"bubble": bubble_s, "communication": priced.exposed_s}
     parts |= {"memory": priced.exposed["dma"], "host": priced.exposed["host"], "unpriced": priced.exposed["unpriced"]}
     assignment = torus.assignment(e.layout.mesh_of_slice, pod.places, e.layout.torus)
-    return {
+    planned: dict[str, Any] = {
         "experiment": e.name,
+        "batch_size": e.data.batch_size,
         "topology": str(pod),
         "chips": pod.chips,
         "devices": pod.devices,
@@ -93,9 +93,6 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "modelled_mfu": mfu,
         "modelled_mfu_all_slots": mfu * in_slots / needed if is_mixture else None,
         "modelled_hfu": priced.hlo_flops / (step * chip.peak) * (1 - bubble),
-        "error_pct": round(error.held_out_pct, 1),
-        "expected_mfu": mfu * error.factor,
-        "calibrated_on": error.points,
         "units_per_s": work_per_s,
         "days": e.train.steps * step / 86_400,
         "parts": parts,
@@ -113,6 +110,7 @@ def report(e: Experiment, pod: Slice, options: str, compiled: topology.Compiled,
         "compile_s": compiled.seconds,
         "versions": libtpu.versions(),
     }
+    return planned | calibration.calibrated(planned)
 
 
 def _note(quantization: str, chip: Chip) -> str:

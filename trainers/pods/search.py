@@ -19,9 +19,12 @@ from configs.experiment import Experiment
 from data.paths import data_dir, digest, write_whole
 from models.sharding.layout import Layout, LayoutError
 from trainers.hlo.formatting import seconds
+from trainers.hlo.parsing import HloError
 from trainers.pods.bound import Bound, bound
+from trainers.pods.calibration import calibrated
 from trainers.pods.layout_candidates import Candidate, candidates, distance
 from trainers.pods.libtpu import versions
+from trainers.pods.topology import RefusedError
 from trainers.runtime.chips import GIB, PodError, Slice
 
 GRACE = 1.1  # the share of a chip's memory that an estimate may need
@@ -47,12 +50,15 @@ class Result:
 
     @property
     def step_s(self) -> float:
-        """Seconds, modelled from the compiled program; infinite if the plan does not fit."""
-        return self.report["modelled_step_s"] if self.fits else math.inf
+        """Seconds, modelled from the compiled program; infinite if the plan does not fit, or a check of its price has failed."""
+        return self.report["modelled_step_s"] if self.fits and not self.report["problems"] else math.inf
 
     def __str__(self) -> str:
-        outcome = f"{seconds(self.step_s)} modelled, fits" if self.fits else self.report.get("error", "does not fit")
-        return f"{self.candidate.text}: {outcome}"
+        if not self.fits:
+            return f"{self.candidate.text}: {self.report.get('error', 'does not fit')}"
+        if self.report["problems"]:
+            return f"{self.candidate.text}: no step time, {self.report['problems'][0]}"
+        return f"{self.candidate.text}: {seconds(self.step_s)} modelled, fits"
 
 
 def search(
@@ -121,9 +127,9 @@ def nearest_that_fit(
         say(f"{len(tried)} {tried[-1]}")
         if not tried[-1].fits:
             failed[layout.mesh, layout.rules] = estimate.memory_bytes
-        if len(tried) == TRIES or sum(result.fits for result in tried) == n:
+        if len(tried) == TRIES or sum(math.isfinite(result.step_s) for result in tried) == n:
             break
-    return [result for result in tried if result.fits]
+    return [result for result in tried if math.isfinite(result.step_s)]
 
 
 def _hopeless(layout: Layout, estimate: Bound, failed: dict[Any, float]) -> bool:
@@ -164,7 +170,8 @@ class Reports:
         path = self.folder / f"{self.key(candidate.experiment)}.json"
         if not path.is_file():
             write_whole(path, json.dumps(_report(evaluate, candidate)))
-        return json.loads(path.read_text())
+        report = json.loads(path.read_text())
+        return report | calibrated(report) if "expected_mfu" in report else report  # by the calibration of today
 
     def key(self, e: Experiment) -> str:
         """Returns a key that changes with the experiment, the slice, the compiler, the settings, and any source of the step."""
@@ -175,7 +182,7 @@ class Reports:
 def _report(evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
     try:
         return evaluate(candidate)
-    except LayoutError as error:  # raised only once the whole step is traced
+    except (LayoutError, HloError, RefusedError) as error:  # raised only once the whole step is traced, or compiled
         return {"fits": False, "error": str(error)}
     except PodError as error:
         if (needed := getattr(error, "needed", None)) is None:
@@ -187,6 +194,6 @@ def _report(evaluate: Evaluate, candidate: Candidate) -> dict[str, Any]:
 def sources() -> str:
     """Returns a hash of the source files that decide what a step computes and what its report contains."""
     root, hasher = Path(__file__).parents[2], hashlib.sha256()
-    for path in sorted(path for name in ("configs", "models", "trainers") for path in (root / name).rglob("*.py")):
+    for path in sorted(path for name in ("configs", "data", "models", "trainers") for path in (root / name).rglob("*.py")):
         hasher.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes() + b"\0")
     return hasher.hexdigest()

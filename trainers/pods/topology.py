@@ -12,6 +12,7 @@ import jax
 from jax.experimental import topologies
 
 from configs.experiment import Experiment
+from models.errors import told
 from trainers import step
 from trainers.hlo import tables
 from trainers.plan import Plan, make_plan
@@ -24,6 +25,10 @@ class DoesNotFit(PodError):
     def __init__(self, name: str, pod: str, needed: float, limit: float):
         super().__init__(f"{name} does not fit {pod}: {needed:.2f} of {limit:.2f} GiB a chip, {needed - limit:.2f} too much")
         self.needed, self.limit = needed, limit
+
+
+class RefusedError(PodError):
+    """Raised for a step that the compiler refuses, or whose program JAX cannot read."""
 
 
 def devices(pod: Slice) -> list[Any]:
@@ -71,7 +76,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
 
     Raises:
       DoesNotFit: the program needs more memory than a chip has.
-      PodError: JAX cannot read the program.
+      RefusedError: the compiler refuses the step, or JAX cannot read the program.
     """
     plan = make_plan(e, devices(pod))
     began = time.time()
@@ -79,7 +84,7 @@ def compile_for(e: Experiment, pod: Slice, options: Options) -> Compiled:
         compiled = step.compile_step(plan, options)
     except jax.errors.JaxRuntimeError as error:
         if not (sizes := parse_out_of_memory(str(error))):
-            raise
+            raise RefusedError(f"{e.name}: the compiler refuses the step on {pod}: {told(error):.300}") from error
         raise DoesNotFit(e.name, str(pod), *(pod.chip.devices * size for size in sizes)) from None
     analysis: Any = compiled.memory_analysis()
     host = analysis.host_argument_size_in_bytes + analysis.host_temp_size_in_bytes
@@ -91,11 +96,11 @@ def _text(compiled: jax.stages.Compiled, pod: Slice) -> str:
     try:
         return compiled.as_text() or ""
     except jax.errors.JaxRuntimeError as error:  # it has instructions that the compiler is newer than
-        why = str(error).partition("\n")[0]
-        raise PodError(f"--topology {pod}: jax {jax.__version__} cannot read the compiled program: {why:.160}") from None
+        why = f"jax {jax.__version__} cannot read the compiled program: {told(error):.160}"
+        raise RefusedError(f"--topology {pod}: {why}") from None
 
 
 def parse_out_of_memory(message: str) -> tuple[float, float] | None:
     """Returns (needed, limit) in GiB from the compiler's out-of-memory message; None for any other message."""
-    match = re.search(r"([\d.]+)G\)? (?:of|exceeds available HBM) \(?([\d.]+)G", message)
-    return (float(match[1]), float(match[2])) if match else None
+    match = re.search(r"([\d.]+)([GT])\)? (?:of|exceeds available HBM) \(?([\d.]+)G", message)
+    return (float(match[1]) * {"G": 1, "T": 1024}[match[2]], float(match[3])) if match else None

@@ -75,8 +75,11 @@ class Chip:
         return self.options[name]
 
     def wraps(self, dims: tuple[int, ...]) -> tuple[bool, ...]:
-        """Returns which dimensions of a slice are rings: multiples of 4 in three dimensions, a whole side of 16 in two."""
-        return tuple(d % 4 == 0 if self.torus == 3 else d == 16 for d in dims)
+        """Returns which dimensions of a slice are rings: all three of whole cubes of 4 x 4 x 4 chips, and none of smaller slices
+        (Google Cloud, TPU v5p); in two dimensions a whole side of 16."""
+        if self.torus == 3:
+            return (all(d % 4 == 0 for d in dims),) * len(dims)
+        return tuple(d == 16 for d in dims)
 
 
 # Large gathers as products in a loop ("windowed einsum") cost more vector work than they hide: docs/LOG.md.
@@ -102,17 +105,15 @@ _SPARSE = {name: {**_UNMOVED_ROWS, **options} for name, options in _SETS.items()
 # Memory on the chip for one operation, of 128 MiB: tiles of large products grow with it. Published recipes set it for v6e, and by
 # now for v5p; products of 8192^3 are modelled at 823 TFLOP/s on v6e with it, 646 without, and measured at 827 (docs/LOG.md).
 _VMEM = {"xla_tpu_scoped_vmem_limit_kib": "98304"}
-_V5P = {**_SPARSE, "scoped_vmem": {**_SPARSE["overlapped"], **_VMEM}}
 _V6E = {name: {**options, **_VMEM} for name, options in _SPARSE.items()}
-# So does on tpu7x all else that the compiler moves there by default.
+# So does all else that the compiler moves there by default: on v5p work of mixtures (Llama 4 Scout), on tpu7x collectives too.
 _WORK = ("copy", "dynamic_padding", "gather", "reduce", "reshape", "scatter", "sort")
+_UNMOVED_WORK = {f"xla_tpu_enable_offloading_{kind}_to_sparsecore": False for kind in _WORK}
+_V5P = {**_SPARSE, "scoped_vmem": {**_SPARSE["overlapped"], **_VMEM, **_UNMOVED_WORK}}
 _GATHERS = ("all_gather", "2d_all_gather", "3d_all_gather")
 _COLLECTIVES = (*_GATHERS, "all_reduce", "reduce_scatter", "nd_reduce_scatter", "dense_all_to_all", "ragged_all_to_all")
-_UNMOVED = {
-    **{f"xla_tpu_enable_offloading_{kind}_to_sparsecore": False for kind in _WORK},
-    **{f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in _COLLECTIVES},
-}
-_V7X = {name: {**options, **_UNMOVED} for name, options in _SPARSE.items()}
+_UNMOVED = {f"xla_tpu_enable_sparse_core_collective_offload_{kind}": False for kind in _COLLECTIVES}
+_V7X = {name: {**options, **_UNMOVED_WORK, **_UNMOVED} for name, options in _SPARSE.items()}
 _GATHERED = {"xla_enable_async_all_gather": "true"}  # v5e's compiler refuses an asynchronous all-to-all
 _V5E = {"overlapped": {**_UNWOUND, **_GATHERED, **_FUSED}, "windowed": {**_GATHERED, **_FUSED}, "plain": {}}
 

@@ -338,6 +338,7 @@ def test_minutes_of_a_batch_without_a_point_are_refused():
 def test_the_command_reads_a_plan(tmp_path, capsys):
     """A plan's step, as long as its calibration expects; the line says that it is modelled, and of which slice."""
     plan = {"experiment": "mlperf.llama31_8b", "topology": "v5p:2x2x4", "modelled_step_s": 2.0, "error_pct": 10.0}
+    plan |= {"batch_size": 16, "problems": []}
     path = tmp_path / "plan.json"
     path.write_text(json.dumps(plan | {"modelled_mfu": 0.5, "expected_mfu": 0.4}))
     minutes_command.main(["mlperf.llama31_8b", "--plan", str(path), "--json"])
@@ -347,7 +348,16 @@ def test_the_command_reads_a_plan(tmp_path, capsys):
     assert f"{shown['expected']:.1f} minutes ({shown['low']:.1f} to {shown['high']:.1f})" in capsys.readouterr().out
     with pytest.raises(UserError, match=r"no plan of mlperf.gpt_oss_20b"):
         minutes_command.main(["mlperf.gpt_oss_20b", "--plan", str(path)])
+    with pytest.raises(UserError, match=r"of 16 rows, not of data.batch_size=64"):
+        minutes_command.main(["mlperf.llama31_8b", "--data.batch-size", "64", "--plan", str(path)])
+    with pytest.raises(UserError, match=r"--error 0.1: is of --seconds"):
+        minutes_command.main(["mlperf.llama31_8b", "--error", "0.1", "--plan", str(path)])
+    path.write_text(json.dumps(plan | {"modelled_mfu": 0.5, "expected_mfu": 0.4, "problems": ["a loop was counted once"]}))
+    with pytest.raises(UserError, match=r"plan\.json: a loop was counted once"):
+        minutes_command.main(["mlperf.llama31_8b", "--plan", str(path)])
     with pytest.raises(UserError, match="one of them"):
         minutes_command.main(["mlperf.gpt_oss_20b"])
+    with pytest.raises(UserError, match="--seconds nan"):
+        minutes_command.main(["mlperf.llama31_8b", "--seconds", "nan"])
     with pytest.raises(UserError, match=r"gpt.quickstart names no benchmark"):
         minutes_command.main(["gpt.quickstart", "--seconds", "1"])

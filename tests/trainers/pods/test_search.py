@@ -16,12 +16,15 @@ from models.sharding.layouts import data_parallel, fully_sharded, two_d_sequence
 from trainers.hlo.activations import activations, program_flops
 from trainers.hlo.formatting import seconds as formatted
 from trainers.hlo.model_flops import model_flops
+from trainers.hlo.parsing import HloError
 from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import make_plan
+from trainers.pods import calibration
 from trainers.pods import search as module
 from trainers.pods.bound import Bound, Bytes, Work, bound
 from trainers.pods.layout_candidates import Candidate, candidates, describe, distance
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
+from trainers.pods.topology import RefusedError
 from trainers.runtime.chips import GIB, PodError, Slice, parse_slice
 
 POD, FOUR = parse_slice("v4:8x16x16"), parse_slice("v4:2x2x1")
@@ -61,7 +64,7 @@ class Compiler:
         self.asked.append(c.text)
         if (step := self.seconds(c)) is None:
             raise DoesNotFit("does not fit: 33.0 GiB")
-        return {"fits": True, "modelled_step_s": step, "hbm_gib_per_chip": 1.0, "modelled_mfu": 0.5}
+        return {"fits": True, "modelled_step_s": step, "hbm_gib_per_chip": 1.0, "modelled_mfu": 0.5, "problems": []}
 
 
 def limited(pod: Slice, memory: float) -> Slice:
@@ -326,6 +329,46 @@ def test_what_decides_about_a_report_is_in_its_key(small, tmp_path, monkeypatch)
     monkeypatch.setattr(module, "versions", lambda: {"jax": "next"})
     assert len({*keys, reports.key(small)}) == 6
     assert len(sources()) == 64
+
+
+def test_a_plan_whose_price_failed_a_check_has_no_step_time(small, tmp_path):
+    """It comes last, with the reason, and is no plan that fits."""
+    compiler = Compiler()
+
+    def evaluate(c: Candidate) -> dict:
+        report = compiler(c)
+        return report | {"problems": ["a loop was counted once"]} if len(compiler.asked) == 1 else report
+
+    results = search(small, FOUR, evaluate, folder=tmp_path, best=3, say=lambda line: None)
+    assert [result.step_s for result in results] == [1.0, 1.0, math.inf]
+    assert str(results[-1]).endswith("no step time, a loop was counted once")
+    compiler.asked.clear()
+    near = nearest_that_fit(small, FOUR, evaluate, n=2, folder=tmp_path / "near", say=lambda line: None)
+    assert len(near) == 2 and all(not result.report["problems"] for result in near)
+
+
+@pytest.mark.parametrize("error", [RefusedError("the compiler refuses it"), HloError("an unread loop")])
+def test_a_plan_that_cannot_be_compiled_or_read_does_not_end_the_search(small, tmp_path, error):
+    asked = []
+
+    def evaluate(c: Candidate) -> dict:
+        asked.append(c)
+        if len(asked) == 1:
+            raise error
+        return Compiler()(c)
+
+    results = search(small, FOUR, evaluate, folder=tmp_path, best=3, say=lambda line: None)
+    assert len(results) == 3 and str(error) in str(results[-1]) and results[0].step_s == 1.0
+
+
+def test_what_is_expected_is_by_the_calibration_of_today(small, tmp_path, monkeypatch):
+    """A report that was kept has the modelled figures of then."""
+    modelled = {"fits": True, "topology": "v4:2x2x1", "modelled_mfu": 0.5, "modelled_mfu_all_slots": None, "expected_mfu": 0.1}
+    reports, candidate = module.Reports(FOUR, "", tmp_path), Candidate(small, "own")
+    for factor in (0.8, 0.9):
+        monkeypatch.setattr(calibration, "error", lambda kind, factor=factor: calibration.Error(factor, 7.0, 3))
+        kept = reports(lambda c: modelled, candidate)
+        assert kept == modelled | {"expected_mfu": 0.5 * factor, "error_pct": 7.0, "calibrated_on": 3}
 
 
 def test_an_error_that_says_nothing_about_the_plan_ends_the_search(small, tmp_path):

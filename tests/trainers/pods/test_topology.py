@@ -11,11 +11,13 @@ import pytest
 
 from configs import registry
 from configs.pods import PODS
+from models.errors import UserError
 from models.sharding import torus
 from models.sharding.layout import LayoutError
 from scripts import plan as scripts_plan
 from tests.helpers.libtpu import NEEDED
-from trainers.pods import libtpu, report, topology
+from trainers.pods import calibration, libtpu, report, topology
+from trainers.pods.points import POINTS
 from trainers.runtime.chips import CHIPS, PodError, parse_slice, usual_slice
 
 MESH = (("data", 256), ("model", 8))
@@ -145,7 +147,7 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys, tmp_pa
         compiled.append(e.name)
         if e.name == names[1]:
             raise topology.DoesNotFit(e.name, str(pod), 40.0, 30.75)
-        return {"experiment": e.name, "fits": True}, ""
+        return {"experiment": e.name, "fits": True, "problems": []}, ""
 
     monkeypatch.setenv("SHARDZOO_DATA", str(tmp_path))
     monkeypatch.setattr(report, "plan", plan)
@@ -162,6 +164,42 @@ def test_all_plans_go_on_after_one_that_does_not_fit(monkeypatch, capsys, tmp_pa
     with pytest.raises(PodError):
         scripts_plan.main()
     assert compiled == names * 2
+
+
+def test_calibration_goes_on_after_a_point_that_does_not_fit(monkeypatch, capsys, tmp_path):
+    """Its line says why, and the others are written."""
+    names = ["pax_16b", "pax_32b", "v5e_16b"]
+    monkeypatch.setattr(calibration, "FILE", tmp_path / "calibration.json")
+    figures = {"modelled_mfu": 0.5, "modelled_mfu_all_slots": None, "modelled_step_s": 1.0, "versions": {}, "problems": []}
+
+    def plan(e, pod, options, *, kernel_efficiency):
+        if e == POINTS["pax_32b"].experiment():
+            raise topology.RefusedError("JAX cannot read it")
+        return figures, ""
+
+    monkeypatch.setattr(report, "plan", plan)
+    monkeypatch.setattr(libtpu, "prepare", lambda: None)
+    monkeypatch.setattr(calibration, "table", lambda rows: [row["name"] for row in rows])
+    monkeypatch.setattr(sys, "argv", ["plan", "--calibrate", *names])
+    with pytest.raises(PodError, match="1 points have no plan: pax_32b"):
+        scripts_plan.main()
+    printed = capsys.readouterr()
+    assert printed.out.split() == ["pax_16b", "v5e_16b"] and "error: pax_32b: JAX cannot read it" in printed.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["gpt.maxtext_22b", "--kernel-efficiency", "0"], "--kernel-efficiency 0: must be above 0 and at most 1"),
+        (["gpt.maxtext_22b", "--page", "."], "no file, as plan.html"),
+        (["--all", "--data.batch-size", "8"], "--data.batch-size: --all and --calibrate have experiments"),
+        (["--calibrate", "pax_16b", "--topology", "v4:4x4x4"], "--topology v4:4x4x4: --all and"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(monkeypatch, arguments, message):
+    monkeypatch.setattr(sys, "argv", ["plan", *arguments])
+    with pytest.raises(UserError, match=message):
+        scripts_plan.main()
 
 
 @pytest.mark.integration
@@ -227,6 +265,7 @@ def test_what_does_not_fit_is_refused_with_how_much():
     assert topology.parse_out_of_memory(temporaries) == (32.86, 30.75)
     exceeded = "Ran out of memory. Used 35.20G of 30.75G hbm. Exceeded by 4.45G."
     assert topology.parse_out_of_memory(exceeded) == (35.2, 30.75)
+    assert topology.parse_out_of_memory(exceeded.replace("35.20G", "1.5T")) == (1536, 30.75)
     assert topology.parse_out_of_memory("INVALID_ARGUMENT: no such option") is None
     line = str(topology.DoesNotFit("gpt.big", "v4:2x2x1", 32.86, 30.75))
     assert line == "gpt.big does not fit v4:2x2x1: 32.86 of 30.75 GiB a chip, 2.11 too much"
