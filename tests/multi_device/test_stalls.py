@@ -10,6 +10,7 @@ import pytest
 
 from tests.helpers.launched import Run, Starter
 from trainers import runlog
+from trainers.monitoring import stalls
 from trainers.monitoring.stalls import ENDED, EVALUATING, READING, STARTING, STEPPING, Sighting, culprit, is_of_a_collective
 
 STALL = 10  # seconds, which a loaded machine needs between two signs of life
@@ -93,6 +94,40 @@ os.abort()
 def test_a_collectives_failure_is_told_from_an_own_one(error, expected):
     """A collective fails as one of two exceptions; an error of the process itself, or memory that is missing, is its own."""
     assert is_of_a_collective(error) is expected
+
+
+class Full:
+    """Standard error on a disk without room."""
+
+    def write(self, text: str) -> None:
+        raise OSError(28, "No space left on device")
+
+    flush = write
+
+
+def test_a_process_ends_although_nothing_can_be_written(tmp_path, monkeypatch):
+    """Neither standard error nor the run's log, which a full disk may hold both."""
+    ended = []
+
+    def refused(*args: object, **fields: object) -> None:
+        raise runlog.StoreError("no space")
+
+    monkeypatch.setattr(stalls.os, "_exit", ended.append)
+    monkeypatch.setattr(stalls.sys, "stderr", Full())
+    monkeypatch.setattr(stalls.runlog, "append", refused)
+    stalls.Watch(tmp_path, 0.1)._last(0, "process 1 is behind", 75)
+    assert ended == [75]
+
+
+@pytest.mark.parametrize(("first", "logged"), [({"failure": "a fault of its own"}, []), ({}, ["process 0 is lost"])])
+def test_the_second_process_logs_the_end_of_a_first_that_cannot(tmp_path, monkeypatch, first, logged):
+    """A first process that failed by itself has logged why, and the code of that."""
+    lines = []
+    monkeypatch.setattr(stalls.runlog, "append", lambda workdir, event, **fields: lines.append(fields["error"]))
+    watch = stalls.Watch(tmp_path, 1.0)
+    watch._me, watch._others = 1, {0: (first, 0.0, 0.0)}
+    watch._log_end(0, "process 0 is lost", 75)
+    assert lines == logged
 
 
 @pytest.mark.integration
