@@ -207,6 +207,13 @@ _8X22B: dict[str, Any] = {
     "feed_forward.hidden_dim": 16_384,
     "attention.heads": 48,
 }
+_235B: dict[str, Any] = {
+    "layers": 94,
+    "model_dim": 4096,
+    "attention.heads": 64,
+    "moe.experts.hidden_dim": 1536,
+    "moe.capacity.factor": 8.0,  # of eight choices, which are even, as the recipe's are
+}
 _DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
 _TWO = over_slices(fully_sharded(256, 1), 2)
 
@@ -238,6 +245,19 @@ def _v5p_scout() -> Experiment:
         "moe.group_size": 8192,
     }
     return _recipe("gpt.mixtral_8x7b", 128, 8, 8192, **model)
+
+
+def _v5p_maverick() -> Experiment:
+    """Llama 4 Maverick: Scout's widths, every second layer a mixture of 128 experts, the others dense ones of 16384.
+
+    Its mesh is 32 x 4, of which four chips share a matrix. Chosen here: what Scout's is, and that a layer keeps its input alone
+    (queries, keys, values and the attention's output wait in the host's memory there).
+    """
+    sizes: dict[str, Any] = {"feed_forward.hidden_dim": 16_384, "moe.every": 2}
+    experts = ExpertsConfig(count=128, hidden_dim=8192, shared=SharedExpert(hidden_dim=8192))
+    e = _v5p_scout()
+    model = changed(e.model, sizes | {"moe.experts": experts})
+    return replace(e, model=model, layout=two_d(32, 4), data=replace(e.data, batch_size=4 * 128))
 
 
 def _v5p_gpt3() -> Experiment:
@@ -316,9 +336,22 @@ POINTS = {
         kernel=True,
         options="scoped_vmem",
     ),
+    "v5p_llama4_maverick": Point(
+        _v5p_maverick,
+        "v5p:4x4x8",
+        0.3486,
+        "MaxText",
+        "derived from tpu-recipes, training/v5p, 24.792 s",
+        kernel=True,
+        options="scoped_vmem",
+    ),
     "v6e_mixtral_8x7b": _published("v6e:16x16", 13.484, 0.3293, "gpt.mixtral_8x7b", 12, 4096, _QKVO),
     "v6e_mixtral_8x22b": _published("v6e:16x16", 24.706, 0.3622, "gpt.mixtral_8x7b", 8, 4096, _QKVO, **_8X22B),
     "v5p_deepseek_v3": _published("v5p:8x8x8", 90.668, 0.4046, "gpt.deepseek_v3", 6, 8192, "layer_in+attention_out", **_DROPLESS),
+    "tpu7x_qwen3_235b": _published("tpu7x:4x8x8", 30.87, 0.3078, "gpt.qwen3_30b_a3b", 16, 4096, "layer_in", **_235B),
+    "tpu7x_qwen3_235b_fp8": _published(
+        "tpu7x:4x8x8", 27.67, 0.3434, "gpt.qwen3_30b_a3b", 16, 4096, "layer_in", quantization="fp8", **_235B
+    ),
     "tpu7x_llama31_70b": _published(
         "tpu7x:4x4x4", 12.20, 0.5605, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context"
     ),

@@ -92,7 +92,7 @@ def test_points_are_chosen_by_name():
 
 # Rebuilt, and not compiled yet: `scripts.plan --calibrate missing`.
 MISSING = {
-    *("v5p_llama31_405b", "v6e_gpt3_175b_int8", "v5p_llama4_scout"),
+    *("v5p_llama31_405b", "v6e_gpt3_175b_int8"),
     # Their steps do not fit: 33.0 of 31.2 GiB, 102.4 and 122.3 of 95.7.
     *("v6e_mistral_7b", "v5p_64b", "v5p_deepseek_v3"),
 }
@@ -105,7 +105,7 @@ def test_every_point_is_in_the_table_and_every_line_of_it_is_a_point():
     assert {row["name"]: (row["topology"], row["group"], row["published_mfu"]) for row in written} == {
         name: (point.topology, point.group, point.mfu) for name, point in POINTS.items() if name not in MISSING
     }
-    assert len(written) >= 48
+    assert len(written) >= 49
 
 
 def test_the_errors_of_all_kinds_are_in_the_table():
