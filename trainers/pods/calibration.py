@@ -57,9 +57,9 @@ def error(kind: str) -> Error:
 def calibrated(report: dict[str, Any]) -> dict[str, Any]:
     """Returns what the calibration makes of a report's modelled MFU: `error_pct`, `expected_mfu`, `calibrated_on` (points)."""
     is_mixture = report["modelled_mfu_all_slots"] is not None
-    found = error(MIXTURE if is_mixture else parse_slice(report["topology"]).chip.name)
-    expected = report["modelled_mfu"] * found.factor
-    return {"error_pct": round(found.held_out_pct, 1), "expected_mfu": expected, "calibrated_on": found.points}
+    kind_error = error(MIXTURE if is_mixture else parse_slice(report["topology"]).chip.name)
+    expected = report["modelled_mfu"] * kind_error.factor
+    return {"error_pct": round(kind_error.held_out_pct, 1), "expected_mfu": expected, "calibrated_on": kind_error.points}
 
 
 def factor(kind: str, rows: Sequence[Row]) -> float:

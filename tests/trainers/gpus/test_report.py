@@ -78,7 +78,7 @@ def test_kernels_by_hand():
 
 
 def test_a_product_of_a_library_inside_a_fusion_is_one():
-    """Of a slice of a stack of matrices, which the fusion takes."""
+    """The fusion takes a matrix of a stack for it."""
     line = '%f = f32[8,3]{1,0} fusion(%left, %right), kind=kCustom, calls=%called, \
 backend_config={"fusion_backend_config":{"kind":"__custom_fusion","custom_fusion_config":{"name":"address_computation"}}}'
     assert by_kind(line)["cuBLAS product"] == (2, 2, 384.0)
