@@ -22,24 +22,24 @@ NAME = "gpt.small_decoder"
 FOLDER = "small_decoder"  # of the runs, which several reproductions share
 
 
-def top2(experts: int, *, hidden: int = 128) -> MoeConfig:
+def top2(experts: int, *, every: int = 1, hidden: int = 128) -> MoeConfig:
     """Returns a mixture of which a token has two experts, half as wide as the dense layer; none is dropped at random."""
-    return _mixture(experts, TopK(choices=2, normalized=True), 2.0, hidden)
+    return _mixture(experts, TopK(choices=2, normalized=True), every, 2.0, hidden)
 
 
-def top1(experts: int, *, factor: float = 1.25, hidden: int = 256, **router: Any) -> MoeConfig:
+def top1(experts: int, *, every: int = 1, factor: float = 1.25, hidden: int = 256, **router: Any) -> MoeConfig:
     """Returns Switch Transformer's mixture: one expert a token, as wide as the dense layer; `router` has fields of its router."""
     fields: dict[str, Any] = {"init_std": 0.02} | router
-    return _mixture(experts, Top1(**fields), factor, hidden)
+    return _mixture(experts, Top1(**fields), every, factor, hidden)
 
 
-def _mixture(experts: int, router: CausalRouter, factor: float, hidden: int) -> MoeConfig:
+def _mixture(experts: int, router: CausalRouter, every: int, factor: float, hidden: int) -> MoeConfig:
     return MoeConfig(
         experts=ExpertsConfig(count=experts, hidden_dim=hidden),
         router=router,
         capacity=Capacity(factor=factor, eval_factor=4.0 * router.choices),
         group_size=TOKENS,
-        every=1,
+        every=every,
     )
 
 
