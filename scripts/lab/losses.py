@@ -28,7 +28,7 @@ import signal
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,14 +51,14 @@ ENVIRONMENT |= {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
 
 @dataclasses.dataclass
 class Loss:
-    """A lost process, the seconds until the run was started again and a new step was logged, and the step of the checkpoint from
-    which it went on; None if it ended before."""
+    """A lost process, the seconds until the run was started again and a new step was logged, and the number of that start; None
+    if it ended before."""
 
     at_step: int
     moment: float
     restart: float | None = None
     new_step: float | None = None
-    from_step: int | None = None
+    start: int | None = None
 
 
 class Process:
@@ -122,11 +122,7 @@ class Hunted(Local):
         super().start(hosts, command, variables)
         if self.losses and self.losses[-1].restart is None:
             self.losses[-1].restart = time.monotonic() - self.losses[-1].moment
-            self.losses[-1].from_step = max((int(p.name) for p in self.checkpoints() if p.name.isdigit()), default=0)
-
-    def checkpoints(self) -> Iterator[Path]:
-        folder = self.workdir / "checkpoints"
-        return folder.iterdir() if folder.is_dir() else iter(())
+            self.losses[-1].start = self.starts - 1
 
     def _restarted(self) -> None:
         self._log = self._log[0], 2**62  # what the start before has logged is no new step
@@ -229,7 +225,9 @@ def report(whole: Path, cut: Path, hosts: Hunted, seconds: float) -> dict[str, A
         "seconds": round(seconds, 1),
         "seconds_to_restart": spread([loss.restart for loss in hosts.losses]),
         "seconds_to_new_step": spread([loss.new_step for loss in hosts.losses]),
-        "steps_trained_twice": sum(max(0, loss.at_step - loss.from_step) for loss in hosts.losses if loss.from_step is not None),
+        "steps_trained_twice": sum(
+            max(0, loss.at_step - max(0, starts[loss.start]["newest"])) for loss in hosts.losses if loss.start is not None
+        ),
         "logged_steps_equal": want.keys() == got.keys(),
         "largest_relative_difference": max((abs(got[s] - want[s]) / abs(want[s]) for s in want.keys() & got.keys()), default=1.0),
         "bit_for_bit": want == got,

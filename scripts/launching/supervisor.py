@@ -260,23 +260,21 @@ class Supervisor:
         Returns:
           The exit codes by host, and whether the run was asked to stop, to take in more hosts.
         """
-        deadline, asked, save, killed, before = None, False, None, False, self.clock()
+        deadline, asked, save, killed, before = math.inf, False, None, False, self.clock()
         while True:
             codes = self.hosts.codes()
             running = [host for host, code in codes.items() if code is None]
             bad = {host: code for host, code in codes.items() if code}
             now = self.clock()
-            silent = self._silent(hosts, running, signs, now - before)
+            gone = self._gone(hosts, codes, signs, now - before, asked)
             before = now
-            # One may be killed, or hang, also after all were asked to end, which some do by that signal.
-            died = [host for host, code in bad.items() if code < 0 and not (asked and code == -signal.SIGTERM)]
-            if (bad or silent) if deadline is None else (asked and not killed and (died or silent)):
-                killed = bool(died or silent)
-                self._lost(bad, [*died, *silent])
-                deadline = min(deadline or math.inf, now + (_KILLED if killed else _ENDED))
+            if (deadline == math.inf and (bad or gone)) or (asked and gone and not killed):
+                killed = bool(gone)
+                self._lost(bad, gone)
+                deadline = min(deadline, now + (_KILLED if killed else _ENDED))
             if not running:
                 return codes, asked and not self.stopping
-            if deadline is None:
+            if deadline == math.inf:
                 save, more = self._more(len(hosts), save)
                 if self.stopping or more:
                     asked, deadline = True, now + self.run.grace
@@ -288,12 +286,20 @@ class Supervisor:
                 self.hosts.signal(signal.SIGKILL)
             self.sleep(_POLL)
 
-    def _silent(self, hosts: Sequence[str], running: Sequence[str], signs: alive.Signs | None, seconds: float) -> list[str]:
-        """Returns the hosts whose process runs and gives no sign of life; seconds have passed since the last call."""
+    def _gone(
+        self, hosts: Sequence[str], codes: Mapping[str, int | None], signs: alive.Signs | None, seconds: float, asked: bool
+    ) -> list[str]:
+        """Returns the hosts whose process was killed, or runs and gives no sign of life; seconds have passed since the last call.
+
+        Args:
+          asked: all were asked to end, by a signal of which one that is still starting dies.
+        """
+        own = -signal.SIGTERM if asked else 0
+        killed = [host for host, code in codes.items() if code is not None and code < 0 and code != own]
         if not signs:
-            return []
-        numbers = [(host, number) for number, host in enumerate(hosts) if host in running]
-        return [host for host, number in numbers if signs.silent(number, seconds) > self.run.silence]
+            return killed
+        running = [(host, number) for number, host in enumerate(hosts) if codes[host] is None]
+        return [*killed, *(host for host, number in running if signs.silent(number, seconds) > self.run.silence)]
 
     def _more(self, number: int, save: int | None) -> tuple[int | None, bool]:
         """Returns the newest checkpoint when more hosts were first seen, None without any; and whether to take them in now."""

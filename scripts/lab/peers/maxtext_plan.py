@@ -137,6 +137,8 @@ def compile_recipe(settings: list[str], topology: dict[str, Any], out: Path) -> 
     from jax.experimental.topologies import get_topology_desc
     from maxtext.trainers.pre_train import train_compile  # pyright: ignore[reportMissingImports]
 
+    from data.paths import write_whole
+
     compile_step = train_compile.jit_and_compile
 
     def kept(func: Any, args: Any, kwargs: Any, mesh: Any, *others: Any, **more: Any) -> Any:
@@ -149,9 +151,7 @@ def compile_recipe(settings: list[str], topology: dict[str, Any], out: Path) -> 
             "host": memory.host_argument_size_in_bytes + memory.host_temp_size_in_bytes,
         }
         out.with_suffix(".json").write_text(json.dumps(described))
-        part = out.with_suffix(".part")
-        part.write_text(compiled.as_text())
-        part.replace(out)  # at last, and whole: a program that is there is not compiled again
+        write_whole(out, compiled.as_text())  # at last: a program that is there is not compiled again
         return compiled
 
     train_compile.jit_and_compile = kept
