@@ -8,6 +8,7 @@ import sys
 import jax
 import pytest
 
+from models.errors import UNSAVED
 from tests.helpers.launched import Run, Starter
 from trainers import runlog
 from trainers.monitoring import stalls
@@ -199,3 +200,13 @@ def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
     ends(run, 1, "process 1 is behind: it has been reading data at step 4 for")
     assert run.processes[1].wait(2 * STALL) == runlog.PREEMPTED  # it says the same of itself
     assert "process 1 is behind" in run.complained(1)
+
+
+@pytest.mark.slow
+@pytest.mark.integration
+def test_where_one_process_cannot_write_all_end_with_its_code(start):
+    """A launcher sees the highest or the first code of many, and must not start a run again that cannot write."""
+    run = start("full", 2, *COMMAND, through="tests.multi_device.slowed", FULL=str(start.root / "full"))
+    assert run.end() == [UNSAVED, UNSAVED], run.complained(1)
+    assert "metrics.jsonl cannot be written: No space left on device" in run.complained(0)
+    assert run.complained(1).startswith("error: process 0 failed at step") and "same command again, also" not in run.complained(1)

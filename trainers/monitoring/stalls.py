@@ -1,5 +1,7 @@
 """Names a process of a run that died, stopped or fell behind, and ends the others with the code that asks for a restart.
 
+Where a process ends because nothing can be written, the others end with its code, UNSAVED: launchers see one code of many processes.
+
 Every process tells JAX's coordination service, several times within `train.faults.stall_seconds`, that it lives, which step it is
 at and what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so
 that the processes end from a thread of their own; the state of the step under way is lost with them.
@@ -22,7 +24,7 @@ from typing import Any
 
 import jax
 
-from models.errors import UserError, exit_code, told
+from models.errors import UNSAVED, UserError, exit_code, told
 from trainers import runlog
 from trainers.audit import redaction
 from trainers.monitoring.observer import EVALUATING, READING, SAVING, STEPPING, Observer
@@ -143,7 +145,8 @@ class Watch(Observer):
             return
         text = redaction.redacted(told(error, named=True))
         lost = is_of_a_collective(error)
-        self._mine = {**self._mine, "failure": text, "lost": lost}
+        code = getattr(error, "code", 1) if isinstance(error, SystemExit) else exit_code(error, 1)
+        self._mine = {**self._mine, "failure": text, "lost": lost, "unsaved": code == UNSAVED}
         if lost:  # `_judge` ends this process if it finds another that caused this
             self._patience = min(self.seconds, _PATIENCE)
             until = time.monotonic() + self.seconds + self._patience
@@ -151,7 +154,6 @@ class Watch(Observer):
                 time.sleep(self._beat)
         if not isinstance(error, (UserError, SystemExit)):
             redaction.crash(kind, error, trace)
-        code = getattr(error, "code", 1) if isinstance(error, SystemExit) else exit_code(error, 1)
         self._last(self._me, text, int(code))
 
     # --- telling and reading -----------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ class Watch(Observer):
         unseen = ({"step": 0, "doing": STARTING}, self._began, self._began)
         seen = []
         for value, changed, moved in (self._others.get(number, unseen) for number in range(self._all)):
-            fields = {k: v for k, v in value.items() if k != "count"}
+            fields = {k: v for k, v in value.items() if k not in ("count", "unsaved")}
             seen.append(Sighting(**fields, silent=max(0.0, self._answered - changed), still=now - moved))
         return seen
 
@@ -199,25 +201,26 @@ class Watch(Observer):
                 self._end(self._me, f"process {self._me} was stopped for {now - last:.0f} s")
             last = now
             if self._verdict:
-                self._end(self._verdict["process"], self._verdict["said"])
+                self._end(**self._verdict)
             if now - self._answered > self._patience:
                 self._end(0, f"process 0, which coordinates the others, gives no sign of life for {now - self._answered:.0f} s")
             if verdict := culprit(self._sightings(now), self._patience):
-                self._end(*verdict)
+                number, said = verdict
+                self._end(number, said, number is not None and self._told(number).get("unsaved", False))
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _end(self, number: int | None, said: str) -> None:
+    def _end(self, number: int | None, said: str, unsaved: bool = False) -> None:
         if number != 0 or self._me == 0:  # all say the same, as the first process has found it
-            verdict = json.dumps({"process": number, "said": said})
+            verdict = json.dumps({"number": number, "said": said, "unsaved": unsaved})
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
                 coordinator().key_value_set("shardzoo/watch/verdict", verdict)
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 verdict = coordinator().key_value_try_get("shardzoo/watch/verdict")
-            number, said = (json.loads(verdict)[key] for key in ("process", "said"))
+            number, said, unsaved = (json.loads(verdict)[key] for key in ("number", "said", "unsaved"))
         if self._mine.get("failure") and not self._mine.get("lost"):
             return  # the main thread ends this process, with its own error
-        self._last(number, said, runlog.PREEMPTED)
+        self._last(number, said, UNSAVED if unsaved else runlog.PREEMPTED)
 
     def _last(self, number: int | None, said: str, code: int) -> None:
         """Says why, saves what it can, and ends this process at once: no other may be waited for, nor a disk that is full."""
@@ -250,7 +253,8 @@ class Watch(Observer):
         """
         with self._ending:
             if not self._over.is_set() and not answers(coordinator_address()):
-                self._last(0, "process 0, which coordinates the others, has ended", runlog.PREEMPTED)
+                code = UNSAVED if self._told(0).get("unsaved") else runlog.PREEMPTED
+                self._last(0, "process 0, which coordinates the others, has ended", code)
 
 
 def answers(address: str) -> bool:
