@@ -1,15 +1,18 @@
 """A quick estimate of a plan's memory and step time, without compiling it, by which a search is pruned.
 
 The size of the state is exact, and activations are those of the traced model, cut by the layout. Everything else is a formula
-with a few constants, fitted to steps that the TPU compiler compiled for v4; these figures are modelled, to about 30 %.
+with a few constants, fitted to steps that the TPU compiler compiled for v4. Beside the compiled plans of BENCHMARKS.md ("Pod plans")
+these figures, modelled too, are .92 to 1.30 of the step for dense decoders and encoders without pipelines, and .4 to .8 for most
+other models, which is why a search compares plans of one model alone.
 """
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import jax.numpy as jnp
+import numpy as np
 
 from configs.experiment import Experiment
 from models.protocol import Staged
@@ -21,7 +24,7 @@ from trainers.hlo import activations, variants
 from trainers.hlo.activations import CARRY, Traced
 from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import Plan, make_plan
-from trainers.pods.links import WITHIN
+from trainers.pods.links import Torus
 from trainers.runtime.chips import Slice
 
 EFFICIENCY = 0.87  # of matrix products, as a share of the peak
@@ -224,44 +227,35 @@ def _plan(e: Experiment) -> tuple[Plan, int]:
 
 
 class Links:
-    """Times of collectives over mesh axes on the links of a slice; raises LayoutError if the mesh does not fit its torus."""
+    """Times of collectives over mesh axes on the links of a slice, without latencies; raises LayoutError if the mesh does not fit
+    its torus."""
 
     def __init__(self, e: Experiment, pod: Slice):
-        self.layout, self.link, self.per_chip = e.layout, pod.chip.link, pod.chip.devices
-        self.network = pod.chip.network
-        self.found = torus.assignment(e.layout.mesh_of_slice, pod.places, e.layout.torus)
-        self.rings = {letter: n for letter, n, wraps in zip(torus.LETTERS, pod.dims, pod.wrap, strict=False) if wraps}
+        self.layout, self.network = e.layout, pod.chip.network
+        mesh = e.layout.mesh_of_slice
+        order = torus.positions(mesh, pod.places, torus.assignment(mesh, pod.places, e.layout.torus))
+        places = np.stack(np.unravel_index(order.ravel(), pod.places), axis=-1)
+        self.torus = Torus(pod.dims, pod.wrap, pod.chip.link, places, hop=0.0)
+        self.devices = np.arange(order.size).reshape(order.shape)
+        self.seconds = functools.cache(self._seconds)
 
-    def _along(self, axes: Iterable[str]) -> dict[str, int]:
-        """Returns the number of chips along each torus axis, and of devices within a chip."""
-        along: dict[str, int] = {}
-        for letter, n in (part for axis in axes for part in self.found[axis]):
-            along[letter] = along.get(letter, 1) * n
-        return along
+    def _seconds(self, axes: tuple[str, ...]) -> tuple[float, float]:
+        """Returns the seconds of a gather and of an all-to-all of a byte over mesh axes of a slice."""
+        names = [name for name, _ in self.layout.mesh_of_slice]
+        group = self.devices[tuple(slice(None) if name in axes else 0 for name in names)].ravel().tolist()
+        return self.torus.gather(group, 1).seconds, self.torus.all_to_all(group, 1).seconds
 
     def gather(self, size: float, axes: tuple[str, ...]) -> float:
-        """Returns the time to gather or scatter `size` bytes: whole rings send both ways, all at once; parts of rings one way;
-        what is left of them after that, over the network between slices."""
+        """Returns the time to gather or scatter `size` bytes; between slices, of what is left of them, over the network."""
+        inside = tuple(axis for axis in axes if axis != SLICE)
         if SLICE in axes:
-            inside = tuple(axis for axis in axes if axis != SLICE)
             left = size / self.layout.num_shards(inside)
             return self.gather(size, inside) + left * (1 - 1 / self.layout.slices) / self.network
-        n, along = self.layout.num_shards(axes), self._along(axes)
-        if n == 1:
-            return 0.0
-        on_chip = along.pop(torus.ON_CHIP, 1)
-        if not along:
-            return size * (n - 1) / n / (self.link * WITHIN)
-        rings = sum(2 for letter, chips in along.items() if chips == self.rings.get(letter))
-        return size * (n - 1) / n / (self.link * (rings or len(along))) * self.per_chip / on_chip
+        return size * self.seconds(inside)[0]
 
     def exchange(self, size: float, axes: tuple[str, ...]) -> float:
-        """Returns the time of an all-to-all of `size` bytes a device: over a quarter of the ring, or half the line, of its
-        longest axis."""
-        along = self._along(axes)
-        along.pop(torus.ON_CHIP, 1)
-        hops = (n / (8 if n == self.rings.get(letter) else 4) for letter, n in along.items())
-        return self.per_chip * size * max(hops, default=0.0) / self.link
+        """Returns the time of an all-to-all of `size` bytes a device."""
+        return size * self.seconds(axes)[1]
 
 
 class Bytes:

@@ -21,7 +21,7 @@ from trainers.hlo.tables import optimizer_bytes
 from trainers.plan import make_plan
 from trainers.pods import calibration
 from trainers.pods import search as module
-from trainers.pods.bound import Bound, Bytes, Work, bound
+from trainers.pods.bound import Bound, Bytes, Links, Work, bound
 from trainers.pods.layout_candidates import Candidate, candidates, describe, distance
 from trainers.pods.search import Result, nearest, nearest_that_fit, search, sources
 from trainers.pods.topology import RefusedError
@@ -226,6 +226,16 @@ def test_a_mesh_axis_on_part_of_a_ring_is_slower(encoder):
 
 
 @pytest.mark.slow
+def test_groups_that_lie_between_each_other_share_their_links(small):
+    """On v5e:4x16 four devices of a mesh axis are four chips apart in a line of 16, of which each link carries data of four
+    groups over 13 / 4 of the way; four beside each other have a line of their own."""
+    pod = parse_slice("v5e:4x16")
+    for own, other, spacing in (("y4", "xy4", 13 / 4), ("x", "y", 1)):
+        layout = dataclasses.replace(small.layout, mesh=(("data", 4), ("model", 16)), torus=(("data", own), ("model", other)))
+        links = Links(dataclasses.replace(small, layout=layout), pod)
+        assert links.gather(100.0, ("data",)) == pytest.approx(75 * spacing / pod.chip.link)
+
+
 def test_pipeline_keeps_less_under_1f1b_and_idles_less_with_chunks(small):
     result = {c.experiment.layout.name: bound(c.experiment, FOUR) for c in candidates(with_remat(small, "none"), FOUR)[::-1]}
     assert result["pipeline_1f1b"].memory_bytes < result["gpipe"].memory_bytes
@@ -248,6 +258,7 @@ def estimate(result: Result) -> Bound:
     return bound(result.candidate.experiment, FOUR)
 
 
+@pytest.mark.integration
 def test_search_ranks_by_the_compiled_time_and_takes_few_of_a_kind(small, tmp_path):
     """Six are compiled, at most two of one layout: the experiment's own, then others as they are estimated; the fastest of them
     comes first, whatever was estimated."""
