@@ -23,6 +23,7 @@ from orbax.checkpoint.checkpoint_managers import (
     PreservationContext,
     PreservationPolicy,
 )
+from orbax.checkpoint.type_handlers import ArrayHandler, register_type_handler
 
 from configs.experiment import Checkpointing
 from data import progress
@@ -40,6 +41,8 @@ from trainers.state import State, by_name, from_names
 
 SLOW = 60
 """Seconds that a save waits for the one before it, while the run waits too."""
+LEAST_CUT = 1 << 20
+"""Bytes of an array's copies that a process writes at least, where several processes have copies."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,6 +131,9 @@ class Checkpoints:
         return AnyPreservationPolicy(keep)
 
     def _opened(self) -> Manager:
+        # Orbax cuts a copied array by device, and compiles a program for each cut: that pays for large arrays of several hosts.
+        cuts = ArrayHandler(use_replica_parallel=jax.process_count() > 1, min_slice_bytes_for_replica_parallel=LEAST_CUT)
+        register_type_handler(jax.Array, cuts, override=True)
         options = checkpoint.options(preservation_policy=self._policy(), cleanup_tmp_directories=True, create=True)
         parts = {"state": ocp.StandardCheckpointHandler(), "meta": ocp.JsonCheckpointHandler()}
         return Manager(self.folder, options=options, item_handlers=parts)
