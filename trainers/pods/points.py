@@ -215,6 +215,7 @@ _235B: dict[str, Any] = {
     "moe.capacity.factor": 8.0,  # of eight choices, which are even, as the recipe's are
 }
 _DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
+_EVEN: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 4096}  # the same for rows of 4096; routing is random there
 _TWO = over_slices(fully_sharded(256, 1), 2)
 
 
@@ -352,6 +353,8 @@ POINTS = {
     "tpu7x_qwen3_235b_fp8": _published(
         "tpu7x:4x8x8", 27.67, 0.3434, "gpt.qwen3_30b_a3b", 16, 4096, "layer_in", quantization="fp8", **_235B
     ),
+    "tpu7x_deepseek_v3": _published("tpu7x:4x4x8", 27.02, 0.2956, "gpt.deepseek_v3", 8, 4096, "layer_in", **_EVEN),
+    "tpu7x_deepseek_v3_256": _published("tpu7x:4x8x8", 26.79, 0.2981, "gpt.deepseek_v3", 8, 4096, "layer_in", **_EVEN),
     "tpu7x_llama31_70b": _published(
         "tpu7x:4x4x4", 12.20, 0.5605, "gpt.llama3_70b", 2, 8192, "none", remat="attention_in+context"
     ),
