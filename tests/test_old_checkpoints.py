@@ -15,6 +15,7 @@ BEFORE = Path(__file__).parent / "fixtures" / "before"
 RELEASES = json.loads((BEFORE / "expected.json").read_text())["releases"]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("folder", ["releases", "runs"])
 @pytest.mark.parametrize("name", RELEASES)
 def test_weights_of_before_compute_the_same(name, folder, monkeypatch):

@@ -42,6 +42,7 @@ def test_a_mutated_file_is_refused_in_one_line_or_read(mutated):
         campaign.put(folder, changed, sound)
 
 
+@pytest.mark.integration
 def test_what_is_no_file_is_refused_in_one_line_or_not_read(mutated):
     """Each file of a folder in turn is a pipe, a folder, a link to a device, to nothing or to the folder: none is waited for."""
     reader, folder, sound = mutated

@@ -159,6 +159,7 @@ def drawn(kind: str, rng: np.random.Generator) -> dict[str, Any]:
     )
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_of_a_drawn_model_are_numpys(kind, tmp_path):
     """A random model, written as a folder: its logits from the folder are those that NumPy makes of the folder's tensors, with

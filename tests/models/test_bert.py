@@ -54,6 +54,7 @@ def test_unused_slots_do_not_count(float64):
     assert_allclose(a.value, want / 2, rtol=1e-12)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("head", [Classification(labels=4), Classification(labels=4, pooling="mean"), Tagging(labels=4)])
 def test_confusions_count_true_and_found_classes(head, float64):
     """Outside training the confusion matrix has one count per used slot, in the row of its true class."""
@@ -206,6 +207,7 @@ def test_the_first_token_has_the_row_after_paddings(float64):
     assert_allclose(embedded, jax.jit(model.embedding_norm)(sums), rtol=1e-12)
 
 
+@pytest.mark.integration
 def test_layers_that_share_parameters_are_run_in_turn(float64):
     """Four layers of two sets of parameters are those of a stack in which each set stands twice, and their gradients its sums."""
     batch, slots = batch_of([7, 5]), with_targets([[5, 6, -1]])

@@ -93,6 +93,7 @@ def test_each_slot_has_its_text_in_a_row_of_its_own():
         texts_of_slots(short, 10)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["clip", "siglip"])
 def test_vectors_are_those_of_a_picture_and_a_text_alone(name):
     """A pack's vectors are those of rows of one; a picture's says nothing of a text, nor a text's of its padding's ids."""

@@ -113,6 +113,7 @@ MORE = [
 ]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fields", [*VARIANTS, *(pytest.param(fields, marks=pytest.mark.slow) for fields in MORE)], ids=str)
 def test_padding_packing_and_the_batch_change_nothing(float64, fields):
     """An utterance is heard the same to 1e-9 alone, in a longer row, with other noise in its padding, beside others in its row,
@@ -125,6 +126,7 @@ def test_padding_packing_and_the_batch_change_nothing(float64, fields):
     assert_allclose(heard(m, rows([a, b], length=96))[0][1], second, atol=1e-9)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("norm", ["layer", pytest.param("group", marks=pytest.mark.slow)])
 def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
     """A waveform of 2,000 samples has (2000 - 400) / 320 + 1 = 6 positions, whatever follows, and whatever the norm is over."""
@@ -141,6 +143,7 @@ def test_a_waveform_is_heard_alike_in_any_row(float64, norm):
 SMALL_TRANSDUCER = Transducer(vocab=12, predictor_dim=8, joint_dim=8)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("objective", [Ctc(vocab=12), pytest.param(SMALL_TRANSDUCER, marks=pytest.mark.slow)])
 def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
     """Three utterances in rows of their own, longer ones, and in one row have the same loss and gradients."""
@@ -156,6 +159,7 @@ def test_the_loss_does_not_depend_on_padding_or_packing(float64, objective):
         jax.tree.map(lambda x, y: assert_allclose(x, y, atol=1e-9), one[1], other[1])
 
 
+@pytest.mark.integration
 def test_batch_norm_counts_the_whole_batch_and_no_padding(float64):
     """In training the loss does not depend on how long rows are, nor on the running statistics, of which a hundredth becomes the
     batch's own; evaluation reads them, and returns none."""

@@ -125,6 +125,7 @@ def test_lookups_are_weighted_sums_of_vectors():
     assert_array_equal(looked_up(model(), other), got)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ids", ["spread", "one row", "one device"])
 def test_no_lookup_is_dropped_however_uneven_ids_are(ids):
     """With rows over eight devices, lookups and gradients are those of one device: for spread ids, for the same id everywhere,
@@ -187,6 +188,7 @@ def test_dot_interaction_has_each_pair_once():
     assert_allclose(dot_products(jnp.asarray(x)), want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("interaction", "dense_features"), [("cross", 2), ("dot", 2), ("cross", 0), ("dot", 0)])
 def test_the_whole_network_is_its_definition(interaction, dense_features):
     """Logits and loss of both interactions, with dense numbers and without, in NumPy."""

@@ -80,6 +80,7 @@ def changed_by_rows(layout: Layout) -> Any:
     return jax.jit(step)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("ids", ["spread", "one row", "neighbours"])
 @pytest.mark.parametrize("layout", ["one_device", *LAYOUTS])
 def test_rows_are_read_and_changed_as_whole_tables_are(layout, ids, float64):

@@ -44,6 +44,7 @@ def losses(m: Gpt, b: dict[str, jax.Array], *, training: bool = True):
     return m.loss(b, dataclasses.replace(Context.evaluation(), training=training))
 
 
+@pytest.mark.integration
 def test_it_is_the_papers():
     """Equations 21 to 24: h' = M [norm(h); norm(embedding of the next token)], a layer, a norm, the model's output matrix, the
     mean cross-entropy of the tokens after the next ones. Each document is computed alone, over the positions that have one."""

@@ -137,6 +137,7 @@ def test_cached_decoding_equals_teacher_forcing(model, float64):
     assert_allclose(stepwise(batch["inputs"], batch["targets"]), want, rtol=0, atol=1e-12)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("model", [Top2(), pytest.param(Top1(), marks=pytest.mark.slow)], indirect=True)
 def test_a_sentence_has_the_same_logits_alone_and_among_others(model, float64):
     """Neither evaluation nor decoding depends on what else is in the batch: no sentence or hypothesis takes another's slots.

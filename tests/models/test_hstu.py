@@ -151,6 +151,7 @@ def test_inputs_are_items_actions_and_positions_in_turns():
     assert not np.asarray(got)[batch["actions"].repeat(2, axis=1) == 0].any()
 
 
+@pytest.mark.integration
 def test_rows_in_blocks_of_queries_are_the_same(monkeypatch):
     """Long rows attend some queries at a time: outputs and gradients are those of all at once."""
     batch = batch_of(ACTION)

@@ -90,6 +90,7 @@ def test_what_was_not_seen_has_no_weight():
         np.testing.assert_array_equal(a, b)
 
 
+@pytest.mark.integration
 def test_rows_that_fill_a_batch_up_change_nothing():
     """Rows of zeros without weight add nothing to loss, counts or units."""
     model, batch = tiny()
@@ -125,6 +126,7 @@ def test_the_loss_is_the_classes_cross_entropy():
     assert_allclose(loss(model, batch, training()).value, want, rtol=1e-5)
 
 
+@pytest.mark.integration
 def test_counts_are_those_of_a_loop_over_points():
     """Decisions at each probability, Brier score and CRPS, by lead time."""
     model, batch = tiny()

@@ -69,6 +69,7 @@ def vectors_of(m, b) -> jax.Array:
     return m.vectors(b)
 
 
+@pytest.mark.integration
 def test_what_a_row_lacks_does_not_matter(float64, name):
     """Other pixels where there is no picture, other frames where there is no sound, other rows: the same logits to 1e-9."""
     m, b = model(name), batch()
@@ -82,6 +83,7 @@ def test_what_a_row_lacks_does_not_matter(float64, name):
     assert np.abs(logits(m, changed)[1, :9] - want[1, :9]).max() > 1e-6
 
 
+@pytest.mark.integration
 def test_a_pack_is_its_texts(float64, name):
     """Texts in one row, each with its own picture and sound among the row's slots, have the losses, gradients and work that they
     have in rows of their own; what an empty slot has, and in which order slots come, does not matter."""

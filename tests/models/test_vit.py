@@ -123,6 +123,7 @@ VARIANTS = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fields", VARIANTS.values(), ids=VARIANTS)
 def test_a_picture_is_alone_and_every_patch_counts(fields, float64):
     """A picture's logits don't depend on the others, depend on each of its patches, and on where these are."""
@@ -188,6 +189,7 @@ def test_the_loss_is_that_of_two_weighted_labels(float64):
         assert_allclose(per(loss.metrics["accuracy"].sum, loss.metrics["accuracy"].over), hits.mean())
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("kind", ["mixture", pytest.param("dense", marks=pytest.mark.slow)])
 def test_rows_that_fill_a_batch_up_change_nothing(float64, kind):
     """Two pictures without labels beside three with: the same loss and gradients, of a mixture too."""
@@ -205,6 +207,7 @@ def test_rows_that_fill_a_batch_up_change_nothing(float64, kind):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=0, atol=1e-10), whole, part)
 
 
+@pytest.mark.integration
 def test_inference_capacity_is_the_evaluation_factor(float64):
     """With a factor below one, tokens are dropped in evaluation: at batch priority those of small gates, otherwise late ones."""
 

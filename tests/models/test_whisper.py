@@ -90,6 +90,7 @@ def logits(batch: dict[str, jax.Array]) -> list[list[np.ndarray]]:
     return [[x[s == n] for n in range(1, s.max() + 1)] for x, s in zip(outputs, segments, strict=True)]
 
 
+@pytest.mark.integration
 def test_padding_packing_and_the_batch_change_nothing(float64):
     """An utterance has the same logits to 1e-9 alone, in a longer row, with other noise in its padding, beside others in its row
     and beside other rows."""
@@ -102,6 +103,7 @@ def test_padding_packing_and_the_batch_change_nothing(float64):
     assert_allclose(third, logits(rows([c]))[0][0], atol=1e-9)
 
 
+@pytest.mark.integration
 def test_the_loss_of_padding_is_nothing(float64):
     """Frames and tokens that are no utterance's add nothing to the loss or to the gradients."""
     from models.protocol import Context

@@ -68,6 +68,7 @@ def run(monkeypatch, capsys, *arguments: str | Path) -> list[str]:
     return capsys.readouterr().out.splitlines()
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("modes", "vector", "of"),
     [

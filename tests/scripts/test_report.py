@@ -27,6 +27,7 @@ def weights_of(model: Any) -> Arrays:
     return Arrays(model, to_params(jax.jit(lambda: family_of(model).model(model, jax.random.key(0), ALONE))()))
 
 
+@pytest.mark.integration
 def test_the_page_has_scores_baselines_and_examples(tmp_path, monkeypatch):
     """Scores beside three baselines, chrF of each source and language, and a card for each example; nothing is loaded from
     elsewhere. Sounds have no nearest picture."""

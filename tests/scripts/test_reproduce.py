@@ -140,6 +140,7 @@ def _on_page(name: str, rows: list[Row]) -> None:
         assert pages.line(row) in page, f"run: python -m scripts.reproduce {name}"
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name",
     [

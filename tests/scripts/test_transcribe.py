@@ -51,6 +51,7 @@ def run(monkeypatch, *arguments: object) -> int:
     return transcribe.main()
 
 
+@pytest.mark.integration
 def test_files_are_written_down_and_failures_named(folder, monkeypatch, capsys, tmp_path):
     """Transcripts come in the order of the files; each bad one is a line on stderr, they are counted, and the exit code is 1."""
     bad = bad_sounds()
@@ -144,6 +145,7 @@ def _params(source: huggingface.HuggingFace) -> dict:
     return {name: np.asarray(source.read(name)) for name in source.shapes}
 
 
+@pytest.mark.integration
 def test_progress_is_counted_in_sound(folder, monkeypatch, capsys):
     """Each block that was transcribed moves it; with --json there is none."""
     monkeypatch.setattr(progress, "LINES", 0)

@@ -17,6 +17,7 @@ from tests.parity.live import FIXTURES
 from trainers.weights import load_any
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", TRANSLATORS)
 def test_translations_are_those_of_transformers(name):
     """Ids of texts on both sides, and what greedy search and beams make of them into the language asked for, are equal."""
@@ -30,6 +31,7 @@ def run(monkeypatch, capsys, *args: object) -> str:
     return capsys.readouterr().out
 
 
+@pytest.mark.integration
 def test_a_folder_translates_by_short_codes(monkeypatch, capsys):
     """A line of text gives a line of text, and `de` is `deu_Latn`."""
     folder = FIXTURES / "translator_nllb"

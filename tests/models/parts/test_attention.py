@@ -74,6 +74,7 @@ def outputs_and_gradients(attend, mask: AttentionMask):
     return jax.jit(jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("path", ["rows", "blocks", "context_ring", "context_ring_balanced"])
 def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
     """Causal attention of packed rows, with heads of keys and values shared by two of queries: values and gradients, to 1e-12."""
@@ -102,6 +103,7 @@ def test_fast_paths_are_plain_attention(path, float64, monkeypatch):
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), got, want)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("queries", [16, 48, 64])
 @pytest.mark.parametrize("window", [0, 9])
 @pytest.mark.parametrize("causal", [False, True])
@@ -155,6 +157,7 @@ def _mask_of_ones(causal: bool) -> AttentionMask:
     return AttentionMask.for_rows(ones_1L, ones_1L, causal=causal)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("rate", [0.0, 0.25])
 def test_long_causal_rows_in_blocks_are_whole_rows(rate, float64, monkeypatch):
     """Queries in blocks of 16, each with the keys up to its end, give what 64 at once give, and the same gradients; what dropout

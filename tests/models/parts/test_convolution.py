@@ -68,6 +68,7 @@ def sent(transfers: list[Collective]) -> int:
     return sum(c.bytes for c in transfers if c.kind == "collective-permute")
 
 
+@pytest.mark.integration
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     grid=st.sampled_from([*GRIDS, (2, 2), (1, 2), (3, 2)]),
@@ -115,6 +116,7 @@ def test_gradients_of_wide_filters_are_those_of_a_convolution(size, dilation):
         np.testing.assert_allclose(a, b, rtol=1e-11, atol=1e-11)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("grid", TURNED)
 def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     """At every dilation from a shard's rows on it is the same, or less where a tap leaves the image; plainly written, the image
@@ -139,6 +141,7 @@ def test_what_is_sent_does_not_grow_with_the_dilation(grid):
     assert any(c.kind == "all-gather" for c in plain)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("grid", TURNED)
 @pytest.mark.parametrize("stride", [2, 4])
 def test_strides_keep_the_cut(grid, stride):

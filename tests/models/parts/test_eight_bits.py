@@ -217,6 +217,7 @@ def test_the_backward_pass_keeps_products_in_the_dtype_of_activations(remat, kep
     assert sizes == Counter([((3, 6, 8), "bfloat16"), *(((3, 6, 8), dtype) for dtype in kept)])
 
 
+@pytest.mark.integration
 @forms
 def test_a_model_in_8_bits_has_nearly_the_loss_of_one_in_single_precision(form):
     """Half a per cent of it apart, and not equal."""

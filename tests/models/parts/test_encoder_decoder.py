@@ -50,6 +50,7 @@ def batch() -> dict[str, jax.Array]:
     return arrays
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "fields",
     [

@@ -379,6 +379,7 @@ def test_tokens_may_get_nothing_from_their_experts(float64):
     assert 5 <= int(gone.sum()) <= 28  # of 64
 
 
+@pytest.mark.integration
 def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
     """Outputs differ from those without in training, and are the same in evaluation, also by ragged rows, which refuse it on
     several devices."""
@@ -395,6 +396,7 @@ def test_dropout_inside_experts_is_drawn_in_training_alone(float64):
         refused(jnp.asarray(x), jnp.asarray(real), training(1))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("router", "slots"),
     [

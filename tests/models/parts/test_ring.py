@@ -93,6 +93,7 @@ def same(result, want) -> None:
     jax.tree.map(lambda a, b: assert_allclose(a, b, rtol=1e-12, atol=1e-12), result, want)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("layout", "variant"),
     [
@@ -106,6 +107,7 @@ def test_a_ring_is_plain_attention(layout, variant):
     same(run(LAYOUTS[layout](2, PIECES), **VARIANTS[variant]), plain(variant))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("layout", ["context_gathered", "context_ring", "context_ring_balanced"])
 def test_a_ring_of_devices_is_plain_attention(layout):
     """On a mesh of 2 x 4 devices values and gradients are those of one device, to 1e-12."""
@@ -153,6 +155,7 @@ def test_no_device_holds_a_row(layout):
     assert not re.search(r"= f32\S* all-(gather|to-all)", text)
 
 
+@pytest.mark.integration
 def test_dropout_in_a_ring_draws_each_probability_alone(float64):
     """With equal probabilities and values of unit vectors the output is the mask: a quarter is dropped, the rest scaled up,
     and no two blocks are alike; gradients are those of what was drawn."""

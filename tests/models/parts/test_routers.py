@@ -104,6 +104,7 @@ def test_deepseeks_mixture_is_its_formula(float64):
         assert_allclose(y_M, want, rtol=1e-9)
 
 
+@pytest.mark.integration
 def test_the_gradient_of_the_bias_of_the_choice_is_the_load(float64):
     """Whatever the loss is, it says in training how often each expert was chosen, over the mean; padding is not counted, and the
     loss stays what it is. The router itself gets a gradient of the loss."""

@@ -94,6 +94,7 @@ def same(result, want, atol: float = 2e-5) -> None:
         assert_allclose(a, b, rtol=0, atol=atol)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_the_kernel_is_plain_attention(variant):
     """On one device values and gradients of packed rows are those of plain code, in single precision; padding is finite."""
@@ -111,6 +112,7 @@ def test_the_kernel_is_plain_attention_in_half_precision():
     assert np.all(np.array(errors[0]) < 1.1 * np.array(errors[1]))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("layout", "variant"),
     [

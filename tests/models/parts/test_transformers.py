@@ -47,6 +47,7 @@ def outputs(model, batch) -> np.ndarray:
     return np.asarray(compiled(model, batch))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", tiers(*GPT))
 def test_a_decoder_sees_only_what_came_before(name, float64):
     """Changing the token at position 5 changes the logits from there on, in its own document, and no others."""
@@ -88,6 +89,7 @@ def test_packed_examples_are_alone(name, float64):
     assert_allclose(together[0, 7:], each[1, :5], rtol=0, atol=1e-12)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", tiers(*GPT, *RELEASED))
 def test_a_cache_changes_nothing(name, float64):
     """Reading a prompt at once and then a token at a time gives the logits of reading all at once, for prompts of unequal
@@ -105,6 +107,7 @@ def test_a_cache_changes_nothing(name, float64):
             assert_allclose(logits[row], [want, want], rtol=0, atol=1e-12)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["gpt.quickstart", "gpt.llama2_70b"])
 def test_reordered_hypotheses_have_their_parents_past(name, float64):
     """Whatever parents three hypotheses of two prompts choose at each step, their logits are those of reading their own history.
@@ -130,6 +133,7 @@ def test_reordered_hypotheses_have_their_parents_past(name, float64):
         histories = [[[*histories[row][parents[row, k]], ids[row, k]] for k in range(3)] for row in range(2)]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "fields",
     [

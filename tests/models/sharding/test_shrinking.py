@@ -101,6 +101,7 @@ def test_weights_that_a_size_does_not_divide_are_padded(layout, devices, mesh, p
     assert surely_fits(small, layout) == all(old % new == 0 for (_, old), (_, new) in zip(layout.mesh, small.mesh, strict=True))
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", ["gpt.quickstart", "gshard_m4.quickstart", "bert.quickstart", "vit.quickstart"])
 def test_a_model_that_fits_a_layout_fits_it_on_fewer_devices(name):
     """Every layout of a family that takes the tiny experiment on eight devices is tried, on one slice and on two."""

@@ -61,6 +61,7 @@ plain, recomputing_scan = layer_scan, functools.partial(layer_scan, recomputes=T
 POLICIES = {"full": jax.checkpoint_policies.nothing_saveable, "names": jax.checkpoint_policies.save_only_these_names("hidden")}
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("policy", POLICIES)
 def test_values_and_gradients_are_those_of_a_plain_scan(policy):
     with jax.enable_x64(True):

@@ -48,6 +48,7 @@ def save(checkpoints: Checkpoints, p: Plan, fresh: state.State, step: int, **sco
 # --- the best one ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     ("metric", "scores", "best"),
     [
@@ -102,6 +103,7 @@ SPOILED = {
 }
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("spoil", SPOILED.values(), ids=SPOILED)
 def test_no_damage_of_a_score_deletes_a_checkpoint(tmp_path, p, fresh, spoil):
     """The score is in the meta, whose checksum tells: a checkpoint stays as long as nobody knows that it is not the best."""
@@ -131,6 +133,7 @@ def test_scores_are_read_where_earlier_versions_wrote_them(tmp_path, p, fresh):
     assert kept_after_another(tmp_path, p, fresh) == [1, 4]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("spoil", [v for k, v in SPOILED.items() if not k.startswith("a flipped")])
 def test_a_score_from_before_that_cannot_be_read_deletes_no_checkpoint(tmp_path, p, fresh, spoil):
     """Step 1 stays beside step 2, which is the best of those that are known."""

@@ -40,6 +40,7 @@ def test_all_that_is_named_is_in_the_familys_table():
         assert {a.name for a in activations(e)} <= families.family_of(e.model).activations.keys()
 
 
+@pytest.mark.integration
 def test_stacks_are_kept_as_their_own_policy_says():
     """The input alone is kept of an encoder that is recomputed under a decoder that keeps all."""
     e = registry.tiny(registry.load("gshard_m4.quickstart"))

@@ -80,6 +80,7 @@ def test_a_frozen_matrix_needs_no_gradient(settings):
     assert program_flops(with_remat(e, "none")) == model_flops(e)
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("fields", [{}, pytest.param({"dropout": 0.1}, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("choices", [1, 2])
 def test_a_mixture_counts_the_experts_that_a_token_is_sent_to(choices, fields):

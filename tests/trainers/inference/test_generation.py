@@ -37,6 +37,7 @@ def continuations(folder: Path, texts: list[str], **settings) -> list[list[int]]
 SHOWN = "llama2", "gemma2", "phi3"  # begun by a token; the same, and with several ends; with several ends alone
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(
     "name", [*SHOWN, *(pytest.param(name, marks=pytest.mark.slow) for name in VOCABULARIES if name not in SHOWN)]
 )
@@ -50,6 +51,7 @@ def test_continuations_are_those_of_its_familys_own_folder(name, tmp_path):
             assert ids == [id_ for id_ in row["continued"] if id_ not in ends], row["text"]
 
 
+@pytest.mark.integration
 def test_every_end_of_a_list_ends_a_text(tmp_path):
     """The token that a text is continued with ends it once the folder names it, beside another; so it does in a beam search."""
     folder = released("llama2", tmp_path / "llama2")

@@ -213,6 +213,7 @@ def test_a_file_that_cannot_be_read_is_named_and_the_others_go_on(tiny, tmp_path
         transcripts(listen, tiny, bad[1:2])
 
 
+@pytest.mark.integration
 def test_silence_is_passed_over(tiny, tmp_path, monkeypatch):
     """Eight hours of silence are read window by window and never decoded."""
     hours = 8 * 3600

@@ -16,6 +16,7 @@ def points(law: Law, experts: tuple[int, ...] = (1,), noise: float = 0.0) -> lis
     return [Point(n, d, e, law.loss(n, d, e) * (1 + noise * draws.standard_normal())) for n, d, e in sizes]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("law, experts", [(KNOWN, (1,)), (MIXTURE, (4, 8, 16))])
 def test_a_known_law_is_recovered(law, experts):
     """Its points are met to a hundredth of a per cent, and a run with ten times the FLOPs of the largest to a tenth."""

@@ -202,6 +202,7 @@ def take(clock: Clock, ledger: Ledger, step: int, read: float, computed: float) 
     ledger.settled()
 
 
+@pytest.mark.integration
 def test_a_start_writes_its_parts_at_saves_and_at_its_end(start):
     """Three steps of two seconds, of which half a second each waits for rows; the first takes two more. A save of three seconds
     at step 13 is in the event of the end, which has the run's goodput."""
@@ -240,6 +241,7 @@ def test_events_are_seldom(start):
     assert [event["steps"] for event in events(ledger)] == [0, 4]
 
 
+@pytest.mark.integration
 def test_a_start_that_goes_back_says_so(start):
     """Two steps are taken, then the restoring takes four seconds, and the first of them is taken again."""
     clock, ledger = start

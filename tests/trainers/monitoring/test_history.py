@@ -178,6 +178,7 @@ class Markup(HTMLParser):
         self.attributes |= {name for name, _ in attrs}
 
 
+@pytest.mark.integration
 def test_no_value_of_a_folder_becomes_markup_or_a_traceback(workdir, monkeypatch):
     """Each value and each name in the logs in turn is each of many others: the page is written or refused in one line, holds no
     tag or attribute that a sound one has not, and says how many lines are left out."""

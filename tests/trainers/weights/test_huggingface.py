@@ -44,6 +44,7 @@ LARGE = ("nllb_moe", "switch")
 BY_CLASS = [name if name in FIRST and name not in LARGE else pytest.param(name, marks=pytest.mark.slow) for name in CASES]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize("name", BY_CLASS)
 def test_outputs_are_those_of_transformers(name):
     """Logits, hidden vectors, spans: within 1e-4 in float32 at every token."""
