@@ -17,7 +17,8 @@ quickstart: $(STAMP)  ## data, training, scores, translations and a page with pi
 demo: $(STAMP)  ## what released weights do: a transcript, answers, and texts by topic, with pictures on a page
 	$(PY) -m scripts.demo
 
-PYTEST := $(PY) -m pytest -q -n 2 --dist loadfile tests
+WORKERS := 2
+PYTEST = $(PY) -m pytest -q -n $(WORKERS) --dist loadfile tests
 
 test-fast: $(STAMP)  ## what is tested in one process: no training program, no TensorFlow, no network
 	$(PYTEST) --fast
@@ -25,8 +26,10 @@ test-fast: $(STAMP)  ## what is tested in one process: no training program, no T
 test: $(STAMP)  ## before a commit: all but the slow tests
 	$(PYTEST) -m "not slow and not nightly"
 
+# Of two cores, since processes that these tests start wait for each other.
+test-slow: WORKERS := 3
 test-slow: $(STAMP)  ## what test-all has beside test
-	$(PYTEST) -m slow
+	$(PYTEST) -m "slow and not nightly"
 	if [ -x $(VENV)-beam/bin/python ]; then $(VENV)-beam/bin/python -m pytest -q tests/data/test_beam.py; fi
 
 # A family, its layouts and the trainer: what depends on what is drawn, or on how it is compiled.

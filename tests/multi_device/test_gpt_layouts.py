@@ -49,7 +49,7 @@ TABLE = [
     *cases(GPT, KEPT, SLOW, (name for name in GPT_LAYOUTS if name not in (*KEPT, *SLOW, *WITH_EXPERTS))),
     *cases(SPARSE, slow=("expert_fsdp", "expert_two_d"), nightly=("pipeline_with_experts", "expert_parallel", "two_d")),
     # Latent attention, dense layers before the stack, a shared expert.
-    *cases("gpt.deepseek_v3", slow=("expert_fsdp",), nightly=("pipeline_with_experts",)),
+    *cases("gpt.deepseek_v3", nightly=("expert_fsdp", "pipeline_with_experts")),  # with its second head, expert_fsdp is below
     # Windows in every second layer, sinks, biases of routers and experts.
     *cases("gpt.gpt_oss_20b", slow=("expert_two_d",)),
     # Layers of two kinds, in stages, and in a ring; norms of all heads together, cut by head.

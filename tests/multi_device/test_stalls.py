@@ -131,6 +131,25 @@ def test_the_second_process_logs_the_end_of_a_first_that_cannot(tmp_path, monkey
     assert lines == logged
 
 
+@pytest.mark.parametrize(("unsaved", "code"), [(True, UNSAVED), (False, runlog.PREEMPTED)])
+def test_a_process_ends_with_the_code_of_one_that_cannot_write(tmp_path, monkeypatch, capsys, unsaved, code):
+    """The first process says that it cannot; any other failure of its own asks for a restart."""
+    watch = stalls.Watch(tmp_path, 1000)
+    watch._beat = 0.01
+    failed = {"step": 3, "doing": STEPPING, "failure": "StoreError: no space", "lost": False, "unsaved": unsaved}
+    watch._me, watch._all, watch._others = 1, 2, {0: (failed, 0.0, 0.0), 1: ({"step": 3, "doing": STEPPING}, 0.0, 0.0)}
+
+    def ended(code: int) -> None:
+        raise SystemExit(code)
+
+    monkeypatch.setattr(stalls.os, "_exit", ended)
+    with pytest.raises(SystemExit) as end:
+        watch._judge()
+    assert end.value.code == code
+    said = capsys.readouterr().err
+    assert said.startswith("error: process 0 failed at step 3: StoreError") and ("run the same command again" in said) != unsaved
+
+
 @pytest.mark.integration
 @pytest.mark.parametrize("where", ["another thread", "the thread that ends it"])
 def test_a_process_that_is_aborted_while_it_ends_keeps_its_code(tmp_path, where):
@@ -202,7 +221,7 @@ def test_killed_stopped_and_slow_processes_are_named_and_fewer_go_on(start):
     assert "process 1 is behind" in run.complained(1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.integration
 def test_where_one_process_cannot_write_all_end_with_its_code(start):
     """A launcher sees the highest or the first code of many, and must not start a run again that cannot write."""

@@ -294,8 +294,7 @@ def test_random_losses_of_one_of_four_processes_change_no_loss():
     assert report["largest_relative_difference"] < 1e-6 and report["starts"] > 5
 
 
-@pytest.mark.parametrize("hosts", [1, 2])
-@pytest.mark.slow
+@pytest.mark.parametrize("hosts", [pytest.param(1, marks=pytest.mark.slow), pytest.param(2, marks=pytest.mark.nightly)])
 @pytest.mark.integration
 def test_a_process_that_hangs_is_missed_and_changes_no_bit(hosts):
     """SIGSTOP, with nobody beside it to miss it, or with one that waits for it: what is left is killed, and as many go on."""

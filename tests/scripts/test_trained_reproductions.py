@@ -126,7 +126,7 @@ def test_runs_resume_and_finished_ones_are_left_alone(tmp_path, monkeypatch):
 
 
 @pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_runs_at_a_time_are_those_one_after_the_other(tmp_path, capfd, real_draws):
     """Processes of their own train the same, and print on standard error alone."""
     e = cli.synthetic(registry.tiny(registry.load("gpt.quickstart")))

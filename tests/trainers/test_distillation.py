@@ -119,8 +119,8 @@ def test_a_teacher_that_trained_on_is_another(teacher, small, tmp_path):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("data_parallel", marks=pytest.mark.nightly),  # which `two_d` has, too
-        *(pytest.param(name, marks=pytest.mark.slow) for name in ("two_d", "context_ring_balanced", "pipeline_interleaved")),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("data_parallel", "two_d", "context_ring_balanced")),
+        pytest.param("pipeline_interleaved", marks=pytest.mark.slow),
     ],
 )
 def test_the_same_student_under_every_layout(teacher, small, tmp_path, name):

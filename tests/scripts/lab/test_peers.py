@@ -105,7 +105,7 @@ def test_the_zoos_own_side_trains(tiny):
 
 
 @pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_zoos_own_side_generates(tiny_t5):
     """Every output has the length that the experiment asks for, whatever the model says about its end: of a decoder, half."""
     with compare.started(compare.OURS, tiny_t5, GENERATE) as process:

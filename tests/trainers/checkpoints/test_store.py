@@ -90,7 +90,13 @@ def test_a_run_whose_store_stalls_goes_on_and_is_found_again(small, tmp_path, st
         np.testing.assert_array_equal(np.asarray(params[name]), np.asarray(array))
 
 
-@pytest.mark.parametrize("refused", [("POST", "PUT"), ("GET", "POST", "PUT", "DELETE")], ids=["writes", "everything"])
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pytest.param(("POST", "PUT"), id="writes"),
+        pytest.param(("GET", "POST", "PUT", "DELETE"), id="everything", marks=pytest.mark.nightly),  # a minute of retries
+    ],
+)
 def test_a_run_that_loses_its_permissions_ends_with_its_code(small, tmp_path, store, monkeypatch, capsys, refused):
     """They are taken away in the middle: the run ends after as many saves as it may lose, and is found again. A store that
     refuses everything has not lost its folder."""

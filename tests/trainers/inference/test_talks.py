@@ -36,7 +36,7 @@ def test_smollm2_reads_the_prompts_of_transformers():
 
 @pytest.mark.network
 @pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_smollm2_holds_a_conversation(tmp_path):
     """scripts.chat answers six turns as it did when the fixture was made."""
     assert talks.answered(released_weights("smollm2_135m"), tmp_path) == EXPECTED[talks.SMOLLM2]["messages"]

@@ -104,7 +104,7 @@ def test_sizes_beyond_the_devices_are_left_out():
 
 
 @pytest.mark.integration
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_tiny_points_are_measured():
     """Real steps, one round of each kind: all columns are there."""
     e = registry.tiny(registry.load("gshard_m4.bench_67m"))

@@ -207,7 +207,7 @@ def test_options_that_would_be_ignored_are_refused(monkeypatch, arguments, messa
 @pytest.mark.parametrize(
     "slice, layout",
     [
-        pytest.param("v4:4x4x4", "two_d:16x4", marks=pytest.mark.slow),
+        pytest.param("v4:4x4x4", "two_d:16x4", marks=pytest.mark.nightly),
         *(pytest.param(slice, "fully_sharded:2x2", marks=pytest.mark.nightly) for slice in ("v4:2x2x1", "v5p:2x2x1", "v5e:2x2")),
         pytest.param("v6e:2x2", "fully_sharded:2x2", marks=pytest.mark.slow),
         pytest.param("tpu7x:2x2x1", "fully_sharded:4x2", marks=pytest.mark.slow),
