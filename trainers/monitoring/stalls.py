@@ -1,6 +1,6 @@
 """Names a process of a run that died, stopped or fell behind, and ends the others with the code that asks for a restart.
 
-Where a process ends because nothing can be written, the others end with its code, UNSAVED: launchers see one code of many processes.
+Where a process ends because nothing can be written, the others end with its code, UNSAVED: launchers see one code of many.
 
 Every process tells JAX's coordination service, several times within `train.faults.stall_seconds`, that it lives, which step it is
 at and what it does there, and reads the same of the others. A collective that waits for a lost process cannot be interrupted, so

@@ -1,9 +1,9 @@
 """A quick estimate of a plan's memory and step time, without compiling it, by which a search is pruned.
 
 The size of the state is exact, and activations are those of the traced model, cut by the layout. Everything else is a formula
-with a few constants, fitted to steps that the TPU compiler compiled for v4. Beside the compiled plans of BENCHMARKS.md ("Pod plans")
-these figures, modelled too, are .92 to 1.30 of the step for dense decoders and encoders without pipelines, and .4 to .8 for most
-other models, which is why a search compares plans of one model alone.
+with a few constants, fitted to steps that the TPU compiler compiled for v4. Beside the compiled plans of BENCHMARKS.md these
+figures, modelled too, are .92 to 1.30 of the step for dense decoders and encoders without pipelines, and .4 to .8 for most other
+models, which is why a search compares plans of one model alone.
 """
 
 import dataclasses
@@ -235,7 +235,7 @@ class Links:
         mesh = e.layout.mesh_of_slice
         order = torus.positions(mesh, pod.places, torus.assignment(mesh, pod.places, e.layout.torus))
         places = np.stack(np.unravel_index(order.ravel(), pod.places), axis=-1)
-        self.torus = Torus(pod.dims, pod.wrap, pod.chip.link, places, hop=0.0)
+        self.torus = Torus(pod.dims, pod.wrap, pod.chip.link, places.tolist(), hop=0.0)
         self.devices = np.arange(order.size).reshape(order.shape)
         self.seconds = functools.cache(self._seconds)
 
