@@ -1,4 +1,4 @@
-"""What is compiled before a run is what the run needs."""
+"""A run finds the programs that were compiled ahead of it."""
 
 import dataclasses
 
