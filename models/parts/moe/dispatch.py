@@ -253,6 +253,7 @@ def gather(x_GTM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.
 @jax.custom_vjp
 def gather_back(y_EGCM: jax.Array, token_EGC: jax.Array, place_GTK: jax.Array) -> jax.Array:
     """Returns y_GTM, the sum over each token's slots; arguments as those of `gather`."""
+    # Choice by choice: one array of all would be written first, and on TPUs added up within tiles.
     wide = jnp.promote_types(y_EGCM.dtype, jnp.float32)
     parts = [_of_slots(y_EGCM, place_GTK[:, :, k : k + 1])[:, :, 0].astype(wide) for k in range(place_GTK.shape[2])]
     return sum(parts[1:], parts[0]).astype(y_EGCM.dtype)
@@ -278,7 +279,7 @@ def _to_slots(x_GTM: jax.Array, token_EGC: jax.Array) -> jax.Array:
     return jax.lax.gather(x_GTM, token_EGC[..., None], numbers, (1, 1, x_GTM.shape[-1]), mode="fill", fill_value=0)
 
 
-def _of_slots(y_EGCM: jax.Array, place_GKT: jax.Array) -> jax.Array:
+def _of_slots(y_EGCM: jax.Array, place_GTK: jax.Array) -> jax.Array:
     numbers = jax.lax.GatherDimensionNumbers(
         offset_dims=(3,),
         collapsed_slice_dims=(0, 2),
@@ -286,8 +287,8 @@ def _of_slots(y_EGCM: jax.Array, place_GKT: jax.Array) -> jax.Array:
         operand_batching_dims=(1,),
         start_indices_batching_dims=(0,),
     )
-    index_GKT2 = jnp.stack(jnp.divmod(place_GKT, y_EGCM.shape[2]), axis=-1)
-    return jax.lax.gather(y_EGCM, index_GKT2, numbers, (1, 1, 1, y_EGCM.shape[-1]), mode="fill", fill_value=0)
+    index_GTK2 = jnp.stack(jnp.divmod(place_GTK, y_EGCM.shape[2]), axis=-1)
+    return jax.lax.gather(y_EGCM, index_GTK2, numbers, (1, 1, 1, y_EGCM.shape[-1]), mode="fill", fill_value=0)
 
 
 # --- the exchange between groups and experts ----------------------------------------------------------------------
