@@ -205,22 +205,25 @@ class Watch(Observer):
             if now - self._answered > self._patience:
                 self._end(0, f"process 0, which coordinates the others, gives no sign of life for {now - self._answered:.0f} s")
             if verdict := culprit(self._sightings(now), self._patience):
-                number, said = verdict
-                self._end(number, said, number is not None and self._told(number).get("unsaved", False))
+                self._end(*verdict, self._code(verdict[0]))
 
     # --- ending --------------------------------------------------------------------------------------------------
 
-    def _end(self, number: int | None, said: str, unsaved: bool = False) -> None:
+    def _code(self, number: int | None) -> int:
+        """Returns the exit code of a process that ends because of this one."""
+        return UNSAVED if number is not None and self._told(number).get("unsaved") else runlog.PREEMPTED
+
+    def _end(self, number: int | None, said: str, code: int = runlog.PREEMPTED) -> None:
         if number != 0 or self._me == 0:  # all say the same, as the first process has found it
-            verdict = json.dumps({"number": number, "said": said, "unsaved": unsaved})
+            verdict = json.dumps({"number": number, "said": said, "code": code})
             with contextlib.suppress(jax.errors.JaxRuntimeError):  # another was first
                 coordinator().key_value_set("shardzoo/watch/verdict", verdict)
             with contextlib.suppress(jax.errors.JaxRuntimeError):
                 verdict = coordinator().key_value_try_get("shardzoo/watch/verdict")
-            number, said, unsaved = (json.loads(verdict)[key] for key in ("number", "said", "unsaved"))
+            number, said, code = (json.loads(verdict)[key] for key in ("number", "said", "code"))
         if self._mine.get("failure") and not self._mine.get("lost"):
             return  # the main thread ends this process, with its own error
-        self._last(number, said, UNSAVED if unsaved else runlog.PREEMPTED)
+        self._last(number, said, code)
 
     def _last(self, number: int | None, said: str, code: int) -> None:
         """Says why, saves what it can, and ends this process at once: no other may be waited for, nor a disk that is full."""
@@ -253,8 +256,7 @@ class Watch(Observer):
         """
         with self._ending:
             if not self._over.is_set() and not answers(coordinator_address()):
-                code = UNSAVED if self._told(0).get("unsaved") else runlog.PREEMPTED
-                self._last(0, "process 0, which coordinates the others, has ended", code)
+                self._last(0, "process 0, which coordinates the others, has ended", self._code(0))
 
 
 def answers(address: str) -> bool:

@@ -215,7 +215,7 @@ _235B: dict[str, Any] = {
     "moe.capacity.factor": 8.0,  # of eight choices, which are even, as the recipe's are
 }
 _DROPLESS: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 8192}  # of eight choices: as many slots as choices
-_EVEN: dict[str, Any] = {"moe.capacity.factor": 8.0, "moe.group_size": 4096}  # the same for rows of 4096; routing is random there
+_EVEN: dict[str, Any] = _DROPLESS | {"moe.group_size": 4096}  # for rows of 4096; routing is random there
 _TWO = over_slices(fully_sharded(256, 1), 2)
 
 
